@@ -307,7 +307,7 @@ def test_the_search_finds_each_lesson_by_its_key_word(
         ("debug", "trace.html"),
         ("ROCm", "glossary.html"),
         ("cupy", "lesson_71.html"),
-        ("kubernets", "lesson_61.html"),
+        ("kubernets", "lesson_65.html"),
         ("MIG", "lesson_64.html"),
         ("fork", "five.html"),
         ("spawn", "five.html"),

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 namespace ipclab {
 namespace {
@@ -46,13 +47,26 @@ bool mount_own(const char* type, const char* where) {
          0;
 }
 
+// Gives this process's user and group the number 0 in its new namespace.
+bool map_to_root(uid_t user, gid_t group) {
+  std::ofstream("/proc/self/setgroups") << "deny";
+  std::ofstream users("/proc/self/uid_map"), groups("/proc/self/gid_map");
+  users << "0 " << user << " 1" << std::flush;
+  groups << "0 " << group << " 1" << std::flush;
+  return users.good() && groups.good();
+}
+
 }  // namespace
 
 std::optional<std::string> enter_namespaces(int kinds, int number) {
   const auto refused = [](const char* step) {
     return std::string(step) + ": " + std::strerror(errno);
   };
+  const uid_t user = getuid();
+  const gid_t group = getgid();
   if (unshare(kinds) != 0) return refused("unshare");
+  if ((kinds & CLONE_NEWUSER) != 0 && !map_to_root(user, group))
+    return refused("a map of users");
   if ((kinds & CLONE_NEWNS) != 0) {
     if (!private_mounts()) return refused("a private mount of /");
     if (!mount_own("tmpfs", "/dev/shm")) return refused("mount of /dev/shm");

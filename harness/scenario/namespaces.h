@@ -9,9 +9,10 @@
 
 namespace ipclab {
 
-/// Continues in new namespaces: CLONE_NEWIPC, CLONE_NEWNS with its own
-/// /dev/shm, and CLONE_NEWPID (only together with CLONE_NEWNS) with its own
-/// /proc, as the process with this number. Call it before the first CUDA call.
+/// Continues in new namespaces: CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUSER as
+/// user 0 (the same user outside), CLONE_NEWNS with its own /dev/shm, and
+/// CLONE_NEWPID (only together with CLONE_NEWNS) with its own /proc, as the
+/// process with this number. Call it before the first CUDA call.
 /// With CLONE_NEWPID a child returns from this function; the caller waits for
 /// the child and ends in the same way. Process 1 of a namespace cannot call
 /// Role::die(), because signals that it sends to itself have no effect. Returns

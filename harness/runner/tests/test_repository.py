@@ -25,6 +25,8 @@ OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
     "36_logical_endpoint": ["endpoint.h"],  # queries of the machine, and operands
     "64_mps": ["daemon.h"],  # the MPS control daemon
+    # the broker, the namespaces, and how to start both in containers
+    "65_pods": ["broker.h", "compose.yaml", "kubernetes.yaml", "pods.h"],
     "70_handle_cache": ["handle_cache.h"],
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
     "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],

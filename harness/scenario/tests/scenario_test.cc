@@ -233,6 +233,17 @@ TEST(Namespaces, ARoleGoesOnAsAProcessOfItsOwn) {
   EXPECT_TRUE(scenario.ended("contained").reached_end);
 }
 
+TEST(Namespaces, ARoleIsUser0InAUserNamespaceOfItsOwn) {
+  Scenario scenario;
+  scenario.role("contained", [](Role& me) {
+    const auto refused = enter_namespaces(CLONE_NEWUSER | CLONE_NEWNET);
+    if (refused) return me.not_applicable(*refused);
+    EXPECT_EQ(getuid(), 0u);
+    EXPECT_EQ(getgid(), 0u);
+  });
+  scenario.run(5s);
+}
+
 TEST(Namespaces, WithoutTheRightTheReasonIsTold) {
   Scenario scenario;
   scenario.role("nobody", [](Role&) {

@@ -240,3 +240,18 @@ def test_a_call_refused_after_fork_is_found(tmp_path: Path) -> None:
     text = "".join(json.dumps(line) + "\n" for line in files_of[1])
     (tmp_path / "1-1.trace").write_text(text)
     assert replay(files.read(tmp_path)).findings == []
+
+
+def test_process_1_of_two_containers_is_not_one_process(tmp_path: Path) -> None:
+    """Each begins by a fork, whose parent is in another PID namespace: number 0."""
+    calls = {"what": "calls", "first": 0, "calls": [["cuInit", "Flags"]]}
+    ended = {"what": "exit", "t": 90, "code": 0, "open": []}
+    for began in (1, 50):
+        begins = {
+            "what": "process", "format": 1, "process": 1, "parent": 0,
+            "began": began, "forked": True, "command": ["program"],
+        }  # fmt: skip
+        lines = [begins, calls, [began, began + 1, 0, 0, 0, 0, 0], ended]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"1-{began}.trace").write_text(text)
+    assert replay(files.read(tmp_path)).findings == []

@@ -481,7 +481,10 @@ def _confidential(m: Machine) -> Verdict | None:
 def _pid_namespace(m: Machine) -> Verdict:
     mine = m.fingerprint["namespaces"].get("pid", "?")
     meaning = "legacy handles need exporter and importer in the same PID namespace"
-    advice = "start both containers with --pid=host or --pid=container:NAME"
+    advice = (
+        "start both containers with --pid=host or --pid=container:NAME, or send "
+        "descriptors over a socket on a common volume, as lesson 65 does"
+    )
     if m.other is not None:
         theirs = m.other.namespaces.get("pid", "?")
         if "?" in (mine, theirs):
@@ -527,10 +530,11 @@ def _container(m: Machine) -> Verdict:
     return limits(
         ", ".join(hints),
         TRANSPORTS,
-        "processes of two containers share memory only if they share --ipc and --pid "
-        "and see the same GPUs",
-        "docker run --gpus all --ipc=host --pid=host; Kubernetes: hostIPC and "
-        "hostPID, or one Pod with shareProcessNamespace",
+        "two containers share memory only if they see the same GPUs; legacy handles "
+        "also need one --ipc and one --pid for both",
+        "send descriptors over a socket on a common volume, as lesson 65 does; for "
+        "legacy handles: docker run --gpus all --ipc=host --pid=host; Kubernetes: "
+        "hostIPC and hostPID, or one Pod with shareProcessNamespace",
     )
 
 

@@ -432,6 +432,10 @@ def give_names(processes: Sequence[Process], entries: Sequence[Entry]) -> None:
             bases[parent] = "parent"
             for role in roles:
                 bases[role] = "importer" if role in imported else "exporter"
+            # A broker does not use CUDA. In a namespace of its own it is a child.
+            for process in family:
+                if process.forked and process.command[2:3] == ["broker"]:
+                    bases[process] = "broker"
             continue
         other, own = "importer", "exporter"
         if parent in imported and not imported & set(family):
@@ -450,14 +454,16 @@ def give_names(processes: Sequence[Process], entries: Sequence[Entry]) -> None:
 
 
 def _second(process: Process) -> bool:
-    """Whether the process plays the second role of one of our programs."""
+    """Whether the process plays a role of one of our programs that another process of
+    the program started, or the user.
+    """
     command = process.command
-    return ROLE in command or command[1:3] == ["--role", "importer"]
+    return ROLE in command or command[1:2] == ["--role"]
 
 
 def _second_starts(processes: Sequence[Process], parent: Process) -> list[Process]:
-    """The children of `parent` that play the second role, and their children in a new
-    PID namespace.
+    """The children of `parent` that play a role, and their children in a new PID
+    namespace.
 
     Such a grandchild writes 0 as the number of its parent.
     """

@@ -15,11 +15,10 @@ BY_HAND = (signal.SIGINT, signal.SIGTERM)  # somebody ends all processes of a pr
 def begin(state: State, process: Process) -> None:
     """A process begins, perhaps with the descriptors of its parent."""
     space = Space(process)
-    parents = [
-        other
-        for other in state.spaces.values()
-        if other.process.number in (process.number, process.parent)
-    ]
+    # After exec a process has its own number. After fork it has a new one: another
+    # process with this number lives in another PID namespace.
+    numbers = {process.parent} if process.forked else {process.number, process.parent}
+    parents = [x for x in state.spaces.values() if x.process.number in numbers]
     if parents:  # descriptors are inherited, by fork and by exec
         space.descriptors = dict(parents[-1].descriptors)
     if process.forked and any(x.calls for x in parents):
