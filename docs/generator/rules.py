@@ -82,7 +82,7 @@ class Evidence:
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
     sentences: dict[str, list[Entry]] = field(default_factory=dict)  # of each row
-    places: dict[str, str] = field(default_factory=dict)  # test -> its source
+    places: dict[str, str] = field(default_factory=dict)  # test or fault -> source
 
 
 def tests(conformance: Path) -> dict[str, list[str]]:
@@ -187,7 +187,7 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     paragraphs = requirements.paragraphs(row)
     for test in evidence.tests.get(name, []):
         text += (
-            f"{_test(test, evidence.places)}\n\n{plain(paragraphs.get(test, ''))}\n\n"
+            f"{_source(test, evidence.places)}\n\n{plain(paragraphs.get(test, ''))}\n\n"
         )
     if evidence.runs:
         text += f"@section {page}_answers What recorded machines answered\n\n"
@@ -201,14 +201,14 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     if known:
         text += f"@section {page}_departure Known departures\n\n"
         text += "\n".join(f"- {entry}" for entry in known) + "\n\n"
-    noticed = _noticed(name, faults, evidence.runs)
+    noticed = _noticed(name, faults, evidence.runs, evidence.places)
     if noticed:
         text += f"@section {page}_faults Faults that its tests notice\n\n{noticed}"
     return text + "*/\n"
 
 
-def _test(name: str, places: dict[str, str]) -> str:
-    """The name of a test, linked to its source if the site has it."""
+def _source(name: str, places: dict[str, str]) -> str:
+    """The name of a test or a fault, linked to its source if the site has it."""
     if name not in places:
         return f"`{name}`"
     return f'<a href="{places[name]}"><code>{name}</code></a>'
@@ -221,7 +221,9 @@ def on_model_only(row: Row, runs: list[Run]) -> bool:
     )
 
 
-def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
+def _noticed(
+    row: str, faults: list[Fault], runs: list[Run], places: dict[str, str]
+) -> str:
     """The faults that a test of the row has to notice, and the kill matrices of
     recorded machines; empty if there are none."""
     shown = [run for run in runs if run.kills]
@@ -235,7 +237,7 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
             ("fault", "what it breaks", *(run.machine for run in shown)),
             (
                 [
-                    f"`{x.name}`",
+                    _source(x.name, places),
                     plain(x.what),
                     *(y.kills_of.get(row, {}).get(x.name, "not run") for y in shown),
                 ]

@@ -65,7 +65,10 @@ def run(*found: tuple[str, str]) -> recorded.Run:
         "backend": "cuda",
         "machine": "NVIDIA H200, driver 580.1",
         "started": "2026-11-21T10:00:00+00:00",
-        "fingerprint": {"os": "Ubuntu", "kernel": "6.1"},
+        "fingerprint": {
+            **{"os": "Ubuntu", "kernel": "6.1"},
+            **{"runtime_version": 13000, "gpus": [{}]},
+        },
     }
     return recorded.Run("h200", about, records)
 
@@ -107,7 +110,7 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "cudaIpcOpenMemHandle",
         "`A.B`",
         "| `a-fault` | breaks it |",
-        "| **NVIDIA H200, driver 580.1** |",
+        "| **NVIDIA H200, driver 580.1, CUDA 13.0** |",
         '<span class="verdict conforms">',
         "our wording of: cudaIpcOpenMemHandle",
         "Measured on one H200. (Known for drivers 580.0 to 580.9; ",
@@ -341,7 +344,7 @@ def test_a_machine_without_a_kill_matrix_says_so() -> None:
 
 def test_a_rule_says_which_faults_its_tests_noticed_on_a_machine() -> None:
     rule = section(replace(run(("conforms", "")), kills=KILLS))
-    assert "| fault | what it breaks | NVIDIA H200, driver 580.1 |" in rule
+    assert "| fault | what it breaks | NVIDIA H200, driver 580.1, CUDA 13.0 |" in rule
     assert "| `a-fault` | breaks it | killed |" in rule
     assert "the tests of this rule noticed 1 fault:" in rule
     assert '<a href="machines/h200/mutants.html">kill matrix</a>' in rule
@@ -404,6 +407,19 @@ def test_machines_stand_side_by_side_differences_first() -> None:
     assert cells in page[differ:]
     assert "machines/h200-other.html" in page
     assert "Nowhere." in verdicts.page([one, replace(one, name="other")], TODAY)
+
+
+def test_machines_of_two_suites_are_never_in_one_table() -> None:
+    one, other = run(("conforms", "")), run(("not applicable", "needs 2 GPUs"))
+    new = {**other.about["fingerprint"], "runtime_version": 12040}
+    other = replace(other, name="old", about={**other.about, "fingerprint": new})
+    page = verdicts.page([one, other], TODAY)
+    assert "@section results_suite_13000_1 One GPU, programs of CUDA 13.0" in page
+    assert "@section results_suite_12040_1 One GPU, programs of CUDA 12.4" in page
+    assert "Where they differ" not in page and "machines/h200-old.html" not in page
+    assert page.count("@subsection results_") == 4  # two suites: answers, and a machine
+    assert other.machine == "NVIDIA H200, driver 580.1, CUDA 12.4"
+    assert machines.pairs([one, other]) == []
 
 
 def test_lessons_are_counted_apart() -> None:
