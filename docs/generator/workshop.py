@@ -43,6 +43,15 @@ def parts(top: Path) -> dict[str, str]:
     }
 
 
+def links(known: Iterable[Exercise], lesson: str) -> str:
+    """Links to the exercises of a lesson, in the list of all exercises."""
+    return ", ".join(
+        f'<a href="workshop.html#exercise_{x.number}">{x.number} {plain(x.title)}</a>'
+        for x in known
+        if x.lesson == lesson
+    )
+
+
 def pages(top: Path) -> dict[str, str]:
     """File name -> page, one for each path: times, what to show, questions to ask."""
     ways = paths.read(top, exercises.read(top))
@@ -92,7 +101,8 @@ def _exercises(known: Iterable[Exercise]) -> str:
         ],
         (
             [
-                exercise.number,
+                f'@htmlonly<span id="exercise_{exercise.number}"></span>@endhtmlonly'
+                f"{exercise.number}",
                 plain(exercise.title),
                 plain(KINDS[exercise.kind]),
                 LEVELS[exercise.level],
