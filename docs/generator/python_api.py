@@ -49,9 +49,9 @@ def page() -> str:
     told = (
         "/**\n@page python_api The Python package ipclab\n"
         "@brief The functions that read results, rules, findings and traces.\n\n"
-        "The commands of @ref runner write files. With these functions your program "
-        "reads the files. The package is in `harness/runner/src` and in the wheel. It "
-        "is typed, and needs Python 3.11 or newer.\n\n"
+        "`ipclab run` and `ipclab trace` write files (@ref runner). With these "
+        "functions your program reads them. The package is in `harness/runner/src` and "
+        "in the wheel. It is typed, and needs Python 3.11 or newer.\n\n"
         f"@code{{.py}}\n{EXAMPLE}@endcode\n\n"
         "A function raises `ipclab.errors.UsageError` if the caller gave it something "
         "wrong, and `ipclab.errors.HarnessError` if the project itself is damaged.\n\n"

@@ -142,18 +142,18 @@ def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
 
 
 def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
-    """All rows of a group with what each machine answered."""
+    """All rows of a group with what the machines answered."""
     lines_of = [
         [
             f"**{link(row)}**",
             plain(row["statement"])
             + (f" ({hardware.ON_MODEL})" if on_model_only(row, evidence.runs) else ""),
             row["kind"],
-            *(coloured(run, row["id"]) for run in evidence.runs),
+            answers(evidence.runs, row["id"]),
         ]
         for row in rows
     ]
-    head = ["rule", "what it says", "kind", *(run.machine for run in evidence.runs)]
+    head = ["rule", "what it says", "kind", "recorded machines"]
     return (
         f"/**\n@page rules_{group} {GROUPS.get(group, group)}: rules\n"
         f"@brief {len(rows)} rules; @ref rules says what the kinds mean\n\n"
@@ -290,12 +290,22 @@ def verdict(run: Run, row: str) -> str:
     return ", ".join(f"{count} {shown}" for shown, count in seen.items())
 
 
+def answers(runs: list[Run], row: str) -> str:
+    """The different answers of the machines, and how many machines gave each."""
+    seen = Counter(coloured(run, row) for run in runs)
+    if len(seen) <= 1:
+        return next(iter(seen), "")
+    return lines(f"{shown} {count}" for shown, count in seen.most_common())
+
+
 def coloured(run: Run, row: str) -> str:
-    """The verdicts in their colour; a dash if no test of the row ran there."""
+    """The verdicts in the colour of the first that is not the documented one; a dash if
+    no test of the row ran there."""
     shown = verdict(run, row)
     if not shown:
         return "–"  # noqa: RUF001
-    style = re.sub(r"^\d+ ", "", shown.split(",")[0]).split(" (")[0].replace(" ", "-")
+    found = [re.sub(r"^\d+ ", "", x).split(" (")[0] for x in shown.split(", ")]
+    style = next((x for x in found if x != "conforms"), "conforms").replace(" ", "-")
     return f'<span class="verdict {style}">{shown}</span>'
 
 

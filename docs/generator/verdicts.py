@@ -119,13 +119,13 @@ def _side_by_side(runs: list[Run], today: Collection[str]) -> str:
             )
             text += (
                 "Not every machine was recorded with the same tests. Tests of each "
-                f"machine: {recorded}. The table compares the machines that have "
-                "the test.\n\n"
+                f"machine: {recorded}. A test that only one machine has is not "
+                "compared.\n\n"
             )
         if lines_of[True]:
             text += table(["rule", "test", *(x.gpu for x in runs)], lines_of[True])
         else:
-            text += "Nowhere.\n\n"
+            text += "In every test they answered in the same way.\n\n"
     text += (
         f"@subsection {suite}_told Where the answer is not the documented one\n\n"
         + (

@@ -134,6 +134,16 @@ def test_verdicts_that_differ_are_counted(
     assert rules.verdict(run(*found), "LMEM-01") == shown
 
 
+def test_a_group_of_rules_counts_the_machines_of_each_answer() -> None:
+    one, other = run(("conforms", "")), run(("conforms", ""), ("deviates", ""))
+    conforms = '<span class="verdict conforms">conforms</span>'
+    assert rules.answers([one, one], "LMEM-01") == conforms
+    told = rules.answers([one, one, other], "LMEM-01")
+    assert f"{conforms} 2" in told
+    assert '<span class="verdict deviates">1 conforms, 1 deviates</span> 1' in told
+    assert rules.answers([], "LMEM-01") == ""
+
+
 def test_results_tell_what_a_reader_should_know() -> None:
     page = verdicts.page(
         [run(("conforms", ""), ("deviates", "raw text"), ("violates", "it | was not"))],

@@ -155,7 +155,11 @@ class Channel {
       broken(step, std::string("the other role is at '") +
                        packet.c_str() + "'");
     if (static_cast<size_t>(n) != name + size)
-      broken(step, "the other role sent another number of bytes");
+      broken(step,
+             "the other role sent " +
+                 std::to_string(static_cast<size_t>(n) - name) +
+                 (descriptor < 0 ? "" : " bytes and a descriptor") +
+                 ", not " + std::to_string(size) + " bytes");
     if (size != 0) std::memcpy(data, packet.data() + name, size);
     return descriptor;
   }
