@@ -171,7 +171,7 @@ def _stack(steps: Sequence[Step], names: Sequence[str]) -> str:
             text += f" \N{MULTIPLICATION SIGN}{step.times}"
         lane = int(step.who in names[1:])
         items.append(f'<li class="{step.kind} lane-{lane}">{who}{text}</li>')
-    return f'<ol class="stack" aria-label="Steps">{"".join(items)}</ol>'
+    return f'<ol class="stack" tabindex="0" aria-label="Steps">{"".join(items)}</ol>'
 
 
 def _scrolling(picture: str, title: str) -> str:
