@@ -32,6 +32,7 @@ from generator import (
     lessons,
     links,
     machines,
+    python_api,
     recorded,
     rules,
     sharing,
@@ -89,14 +90,15 @@ def write(
     tag_file = output / "cuda.tag"
     tag_file.write_text(cuda_tags.tag_file(cuda))
     references = links.references(tag_file)
+    breaking = [x for x in faults.known(lesson_list.parent) if not x.allowed]
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
-        [x for x in faults.known(lesson_list.parent) if not x.allowed],
+        breaking,
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
         documented.cited(ledger),
-        sources.places(TOP / "conformance"),
+        sources.places(TOP / "conformance", breaking),
     )
     found = known_findings.read(TOP)
     shown = findings.parts(found, with_security)
@@ -137,6 +139,7 @@ def write(
         "errors.dox": dictionary.page(),
         "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),
+        "python_api.dox": python_api.page(),
         "drawings.dox": drawings.page(TOP, drawn),
         **rules.pages(catalogue, evidence),
         **findings.pages(found, catalogue, evidence, shown),

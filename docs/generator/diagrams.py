@@ -63,7 +63,8 @@ def figure(
         parts += [_scrolling(picture, title), LEGEND]
     told = _around([place for _, place in drawn], source.program)
     return (
-        f'<figure class="sequence steps">{"".join(parts)}{told}'
+        f'<figure class="sequence steps">{_stack(shown, lesson.names)}'
+        f"{''.join(parts)}{told}"
         f"<figcaption>Drawn from a trace of this lesson: {escape(lesson.machine)}."
         "</figcaption></figure>\n"
     )
@@ -154,6 +155,23 @@ def _around(where: Sequence[Place], program: str) -> str:
         if 0 < x <= len(text)
     )
     return f"<template><pre>{lines}</pre></template>"
+
+
+def _stack(steps: Sequence[Step], names: Sequence[str]) -> str:
+    """The same steps as a list for a narrow screen: the processes one below the other,
+    a message with an arrow and the name of the other side."""
+    items, before = [], ""
+    for step in steps:
+        who = f"<b>{escape(step.who)}</b> " if step.who and step.who != before else ""
+        before = step.who or before
+        text = escape(f"{step.text}, {step.detail}" if step.detail else step.text)
+        if step.to and step.to != step.who:
+            text = f"\N{RIGHTWARDS ARROW} <b>{escape(step.to)}</b>: {text}"
+        if step.times > 1:
+            text += f" \N{MULTIPLICATION SIGN}{step.times}"
+        lane = int(step.who in names[1:])
+        items.append(f'<li class="{step.kind} lane-{lane}">{who}{text}</li>')
+    return f'<ol class="stack" tabindex="0" aria-label="Steps">{"".join(items)}</ol>'
 
 
 def _scrolling(picture: str, title: str) -> str:

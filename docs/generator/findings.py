@@ -168,14 +168,18 @@ def _lifted(runs: list[Run]) -> str:
     for run in runs:
         for test in summary.tests(run.rows):
             if test.verdict == "lifted":
-                machines = found.setdefault(test.record["requirement"], {})
-                machines[run.machine] = test.reason
+                seen = found.setdefault(test.record["requirement"], {})
+                seen[run.machine] = test.reason
     if not found:
         return "No recorded machine shows one.\n\n"
     return table(
         ["rule", "what was seen", "machines"],
         (
-            [link_to(row), plain(next(iter(seen.values()))), plain(", ".join(seen))]
+            [
+                link_to(row),
+                plain(next(iter(seen.values()))),
+                f"all {len(runs)}" if len(seen) == len(runs) else lines(seen),
+            ]
             for row, seen in found.items()
         ),
     )

@@ -37,6 +37,7 @@ SEAM = re.compile(
     r"|(?<=\w{6})(?:(?<=[a-z0-9])(?=[A-Z])|(?<=_))(?=\w{4})"
 )
 AS_IT_IS = {"pre", "svg", "template", "script", "style"}
+WORDY = 28  # characters of a cell
 # Empty paragraphs, which are removed.
 EMPTY = re.compile(r"<p>\s*</p>\n?")
 
@@ -128,11 +129,19 @@ def _code(fragment: re.Match[str]) -> str:
     found = LINE.findall(inner)
     if not found:  # a shell line of Markdown
         found = inner.strip("\n").splitlines()
-    lines = "\n".join(f'<span class="line">{line.rstrip()}</span>' for line in found)
+    margin = min((_blank(x) for x in found if x.strip()), default=0)
+    lines = "\n".join(
+        f'<span class="line">{line[margin:].rstrip()}</span>' for line in found
+    )
     return (
         '<div class="code"><pre tabindex="0" role="group" aria-label="Code">'
         f"<code>{lines}</code></pre></div>"
     )
+
+
+def _blank(line: str) -> int:
+    """The number of spaces at the beginning of a line."""
+    return len(line) - len(line.lstrip(" "))
 
 
 def _table(table: re.Match[str]) -> str:
@@ -152,6 +161,10 @@ def _table(table: re.Match[str]) -> str:
         )
         return f'<table class="facts"><tbody>\n{told}</tbody></table>'
     count = len(cells)
+    stacked = ""
+    if count >= 3 and _has_sentences(inner):
+        stacked = " stacked"
+        inner = _labelled(inner, [text_of(cell) for _, cell in cells])
     inner = re.sub(r'\s*class="markdownTable\w*"', "", inner)
     inner = re.sub(r"<th(?: [^>]*)?>", '<th scope="col">', inner)
     inner = re.sub(r'<th scope="col">\s*</th>', "<td></td>", inner)  # a corner
@@ -160,9 +173,33 @@ def _table(table: re.Match[str]) -> str:
         r"<tr>\s*<td>\s*<b>(.*?)</b>\s*</td>", r'<tr><th scope="row">\1</th>', inner
     )
     return (
-        f'<div class="table columns-{count}" tabindex="0" role="group" '
+        f'<div class="table columns-{count}{stacked}" tabindex="0" role="group" '
         f'aria-label="Table"><table>{inner}</table></div>'
     )
+
+
+def _has_sentences(inner: str) -> bool:
+    """Whether a cell of a table has more than a few words: on a phone such a table is
+    a stack of cells, one below the other."""
+    return any(len(text_of(cell)) > WORDY for _, cell in CELL.findall(inner))
+
+
+def _labelled(inner: str, heads: list[str]) -> str:
+    """The rows of a table with the name of its column in each cell but the first."""
+
+    def row(found: re.Match[str]) -> str:
+        labels = iter(["", *(x if x.endswith("?") else f"{x}:" for x in heads[1:])])
+        return re.sub(
+            "<td[^>]*>",
+            lambda cell: (
+                f'<td data-head="{escape(label)}">'
+                if (label := next(labels, ""))
+                else cell[0]
+            ),
+            found[0],
+        )
+
+    return re.sub(r"<tr[^>]*>.*?</tr>", row, inner, flags=re.DOTALL)
 
 
 def _headings(page: Page) -> None:

@@ -28,6 +28,10 @@ SOURCE = re.compile(
 )
 # Stands for the number of minutes until the page is complete.
 MINUTES = "IPCLAB_MINUTES"
+# What no reader reads word by word.
+UNREAD = re.compile(
+    r'<(svg|pre|template)\b.*?</\1>|<ol class="stack".*?</ol>', re.DOTALL
+)
 # Words and lines that a reader reads in a minute; minutes for all changes to try.
 WORDS, LINES, EXERCISES = 160, 12, 6
 
@@ -53,9 +57,7 @@ def source(lesson: str) -> Path:
 
 def minutes(body: str, lines: int) -> int:
     """Minutes for the page with its changes: a multiple of five, at least five."""
-    words = len(
-        text_of(re.sub(r"<(svg|pre|template)\b.*?</\1>", "", body, flags=re.S)).split()
-    )
+    words = len(text_of(UNREAD.sub("", body)).split())
     return 5 * max(1, round((words / WORDS + lines / LINES + EXERCISES) / 5))
 
 

@@ -11,10 +11,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from generator import rules, text
+from generator import rules, text, workshop
 from generator.chapters import page_of
 from generator.lesson_page import MINUTES
 from generator.recorded import Missing
+from ipclab.learn import exercises
 
 Lesson = dict[str, Any]
 Row = dict[str, Any]
@@ -31,11 +32,14 @@ def parts(
     `lessons` is lessons.json of the build, `catalogue` has the
     rows, `tests` the tests of each row.
     """
+    known = exercises.read(top)
     made = {f"rule_{row['id']}.md": sentence(row) for row in catalogue["rows"]}
     for lesson in lessons:
         page = page_of(lesson["lesson"])
         rows = [r for r in catalogue["rows"] if lesson["lesson"] in r["lessons"]]
-        made[f"{page}_head.md"] = facts(top, lesson, len(rows))
+        made[f"{page}_head.md"] = facts(
+            top, lesson, len(rows), workshop.links(known, lesson["lesson"])
+        )
         made[f"{page}_foot.md"] = proof(rows, tests)
         made[f"{page}_try.md"] = changes(top, lesson["lesson"])
     return made
@@ -56,8 +60,8 @@ def briefs(top: Path, known: list[Lesson]) -> dict[str, str]:
     return found
 
 
-def facts(top: Path, lesson: Lesson, rows: int) -> str:
-    """The table at the top of a page."""
+def facts(top: Path, lesson: Lesson, rows: int, practice: str) -> str:
+    """The table at the top of a page; `practice` links to the exercises."""
     need = "one GPU" if lesson["gpus"] == 1 else f"{lesson['gpus']} GPUs"
     if lesson["needs"]:
         need += f", {lesson['needs']}"
@@ -86,6 +90,7 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
                 ", ".join(f"@ref {page_of(name)}" for name in lesson["builds_on"])
                 or "nothing",
             ),
+            ("Exercises", practice),
             ("Proved by", f'@ref {proof} "the tests of {rows} rules"'),
         ]
     )

@@ -11,7 +11,7 @@ import itertools
 import json
 from pathlib import Path
 
-from generator.recorded import Run
+from generator.recorded import Run, suites
 from ipclab import compare, report
 from ipclab.mutants import matrix
 
@@ -19,7 +19,7 @@ COLUMNS = ("test", "rule", "kind", "lesson", "verdict", "reason")
 
 
 def write(runs: list[Run], folder: Path) -> None:
-    """Write a folder for each machine, and a page for each pair of machines."""
+    """Write a folder for each machine, and a page for each two that ran one suite."""
     for run in runs:
         into = folder / "machines" / run.name
         into.mkdir(parents=True, exist_ok=True)
@@ -30,11 +30,16 @@ def write(runs: list[Run], folder: Path) -> None:
         (into / "run.json").write_text(json.dumps(run.about, indent=1) + "\n")
         if run.kills:
             (into / "mutants.html").write_text(matrix.page(run.kills))
-    for one, other in itertools.combinations(runs, 2):
+    for one, other in pairs(runs):
         found = compare.difference((one.about, one.rows), (other.about, other.rows))
         documents = {one.name: one.about, other.name: other.about}
         page = compare.page(documents, found)
         (folder / "machines" / f"{one.name}-{other.name}.html").write_text(page)
+
+
+def pairs(runs: list[Run]) -> list[tuple[Run, Run]]:
+    """Each two runs of one suite."""
+    return [x for of in suites(runs) for x in itertools.combinations(of, 2)]
 
 
 def rows_csv(run: Run) -> str:

@@ -7,8 +7,10 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from generator.chapters import by_chapter, page_of
@@ -28,7 +30,7 @@ FAILS = (
     "pain_wsl_jetson",
     "pain_hang",
 )
-TOOLS = ("trace", "doctor", "runner", "errors", "calls")
+TOOLS = ("trace", "doctor", "explore")
 SENTENCES = ("coverage", "coverage_sentences", "coverage_guides")
 WORKSHOP = (
     "workshop",
@@ -37,11 +39,15 @@ WORKSHOP = (
     "path_two_days",
     "path_self_study",
 )
-WORK = ("contributing", "security", "errata", "changes", "lesson_words", "test_words")
-# Doxygen's own name of a page -> its name in the lists above.
-ALIASES = {"group__lesson__words": "lesson_words", "group__test__words": "test_words"}
-# Pages of one function or class: their lists link to them, and they are in no menu.
-DETAIL = ("class", "struct", "namespace", "union")
+# The headers of lessons, the headers of tests, the Python package.
+LESSON_WORDS, TEST_WORDS = "group__lesson__words", "group__test__words"
+REFERENCE = ("runner", "errors", "calls", LESSON_WORDS, TEST_WORDS, "python_api")
+WORK = ("contributing", "security", "errata", "changes")
+# Pages of one header or class: the pages of their group link to them, not the menu.
+DETAIL = re.compile(r"(?:class|struct|namespace|union)|.*_8h$")
+# What Doxygen adds to the name of a class.
+ADDED = re.compile(r" (?:Class|Struct|Union|Namespace|File) Reference$")
+SHARED_HEADERS = Path(__file__).resolve().parents[2] / "samples/common"
 
 
 @dataclass
@@ -60,7 +66,7 @@ class Book:
     parts: list[Part]
     titles: Mapping[str, str]
     lessons: list[str]  # pages
-    under: dict[str, str]  # page of a rule or finding -> page of its group
+    under: dict[str, str]  # page of a rule, finding or class -> page of its group
 
     @property
     def order(self) -> list[str]:
@@ -93,6 +99,8 @@ class Book:
         title = self.titles.get(page, page)
         if page in self.lessons:
             return f"{page.removeprefix('lesson_')} {title.partition(':')[0]}"
+        if DETAIL.match(page):
+            return ADDED.sub("", title)
         if page in self.under:
             return title.partition(":")[0]
         return title.removesuffix(": rules")
@@ -114,18 +122,15 @@ def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
     results = [x for x in titles if x.startswith("result")]
     results.sort(key=lambda x: (x != "results", x))
     parts.append(Part("Results", _there(["findings", *results], known)))
-    placed = {page for part in parts for page in part.pages} | set(WORK)
+    placed = {page for part in parts for page in part.pages} | {*WORK, *REFERENCE}
     under = {page: _group(page) for page in titles if _group(page)}
     rest = [
         page
         for page in titles
-        if page not in placed
-        and page not in under
-        and page != "lessons"
-        and not page.startswith(DETAIL)
-        and not page.endswith("_8h")
+        if page not in placed and page not in under and page != "lessons"
     ]
     parts.append(Part("More", rest))
+    parts.append(Part("Reference", _there(REFERENCE, known)))
     parts.append(Part("Work on it", _there(WORK, known)))
     lesson_pages = [page_of(x["lesson"]) for x in lessons]
     if "lessons" in known:
@@ -138,7 +143,13 @@ def _there(pages: Iterable[str], known: set[str]) -> list[str]:
 
 
 def _group(page: str) -> str:
-    """The page above the page of a rule or of a finding; empty for other pages."""
+    """The page above the page of a rule, a finding, a header or a class; empty for
+    other pages."""
     if page.startswith("rule_") and page.count("_") == 2:
         return f"rules_{page.split('_')[1]}"
+    if page.endswith("_8h"):
+        header = page.rpartition("_2")[2].removesuffix("_8h")
+        return LESSON_WORDS if (SHARED_HEADERS / f"{header}.h").exists() else TEST_WORDS
+    if DETAIL.match(page):
+        return TEST_WORDS if "ipclab" in page else LESSON_WORDS
     return "findings" if page.startswith("finding_") else ""

@@ -6,6 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,13 +65,32 @@ class Run:
         return bool(self.about["backend"] == "cuda")
 
     @property
+    def suite(self) -> tuple[int, int]:
+        """The CUDA of the programs (12040 is CUDA 12.4) and the number of GPUs. Only
+        runs of one suite may be compared side by side."""
+        about = self.about["fingerprint"]
+        return int(about["runtime_version"]), len(about["gpus"])
+
+    @property
+    def toolkit(self) -> str:
+        """The version of CUDA that the programs were built with."""
+        version = self.suite[0]
+        return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+    @property
+    def gpu(self) -> str:
+        """GPUs and driver: the name of the machine in the captions of its suite."""
+        return str(self.about["machine"]).split(";")[0].partition(" (CUDA")[0]
+
+    @property
     def machine(self) -> str:
-        """The name of the machine for captions."""
-        return str(self.about["machine"]).split(";")[0]
+        """The name of the machine for captions, with the toolkit of its programs."""
+        return f"{self.gpu}, {self.toolkit}"
 
 
 def runs(folders: Iterable[Path]) -> list[Run]:
-    """The runs in these folders: runs on drivers first, otherwise in the given order.
+    """The runs in these folders: runs on drivers first, then suite by suite: the newest
+    toolkit and the fewest GPUs first.
 
     Raises Missing if a folder cannot be read completely, or if its kill matrix was made
     with another backend.
@@ -89,7 +109,12 @@ def runs(folders: Iterable[Path]) -> list[Run]:
                 f"the run with {contents.run['backend']}; make it again"
             )
         found.append(Run(folder.name, contents.run, contents.records, kills))
-    return sorted(found, key=lambda run: not run.real)
+    return sorted(found, key=lambda x: (not x.real, -x.suite[0], x.suite[1]))
+
+
+def suites(found: Iterable[Run]) -> list[list[Run]]:
+    """The runs of each suite."""
+    return [list(of) for _, of in itertools.groupby(found, key=lambda run: run.suite)]
 
 
 def recorded_folders() -> list[Path]:

@@ -82,7 +82,7 @@ class Evidence:
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
     sentences: dict[str, list[Entry]] = field(default_factory=dict)  # of each row
-    places: dict[str, str] = field(default_factory=dict)  # test -> its source
+    places: dict[str, str] = field(default_factory=dict)  # test or fault -> source
 
 
 def tests(conformance: Path) -> dict[str, list[str]]:
@@ -142,18 +142,18 @@ def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
 
 
 def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
-    """All rows of a group with what each machine answered."""
+    """All rows of a group with what the machines answered."""
     lines_of = [
         [
             f"**{link(row)}**",
             plain(row["statement"])
             + (f" ({hardware.ON_MODEL})" if on_model_only(row, evidence.runs) else ""),
             row["kind"],
-            *(coloured(run, row["id"]) for run in evidence.runs),
+            answers(evidence.runs, row["id"]),
         ]
         for row in rows
     ]
-    head = ["rule", "what it says", "kind", *(run.machine for run in evidence.runs)]
+    head = ["rule", "what it says", "kind", "recorded machines"]
     return (
         f"/**\n@page rules_{group} {GROUPS.get(group, group)}: rules\n"
         f"@brief {len(rows)} rules; @ref rules says what the kinds mean\n\n"
@@ -187,7 +187,7 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     paragraphs = requirements.paragraphs(row)
     for test in evidence.tests.get(name, []):
         text += (
-            f"{_test(test, evidence.places)}\n\n{plain(paragraphs.get(test, ''))}\n\n"
+            f"{_source(test, evidence.places)}\n\n{plain(paragraphs.get(test, ''))}\n\n"
         )
     if evidence.runs:
         text += f"@section {page}_answers What recorded machines answered\n\n"
@@ -201,14 +201,14 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     if known:
         text += f"@section {page}_departure Known departures\n\n"
         text += "\n".join(f"- {entry}" for entry in known) + "\n\n"
-    noticed = _noticed(name, faults, evidence.runs)
+    noticed = _noticed(name, faults, evidence.runs, evidence.places)
     if noticed:
         text += f"@section {page}_faults Faults that its tests notice\n\n{noticed}"
     return text + "*/\n"
 
 
-def _test(name: str, places: dict[str, str]) -> str:
-    """The name of a test, linked to its source if the site has it."""
+def _source(name: str, places: dict[str, str]) -> str:
+    """The name of a test or a fault, linked to its source if the site has it."""
     if name not in places:
         return f"`{name}`"
     return f'<a href="{places[name]}"><code>{name}</code></a>'
@@ -221,7 +221,9 @@ def on_model_only(row: Row, runs: list[Run]) -> bool:
     )
 
 
-def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
+def _noticed(
+    row: str, faults: list[Fault], runs: list[Run], places: dict[str, str]
+) -> str:
     """The faults that a test of the row has to notice, and the kill matrices of
     recorded machines; empty if there are none."""
     shown = [run for run in runs if run.kills]
@@ -235,7 +237,7 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
             ("fault", "what it breaks", *(run.machine for run in shown)),
             (
                 [
-                    f"`{x.name}`",
+                    _source(x.name, places),
                     plain(x.what),
                     *(y.kills_of.get(row, {}).get(x.name, "not run") for y in shown),
                 ]
@@ -288,12 +290,22 @@ def verdict(run: Run, row: str) -> str:
     return ", ".join(f"{count} {shown}" for shown, count in seen.items())
 
 
+def answers(runs: list[Run], row: str) -> str:
+    """The different answers of the machines, and how many machines gave each."""
+    seen = Counter(coloured(run, row) for run in runs)
+    if len(seen) <= 1:
+        return next(iter(seen), "")
+    return lines(f"{shown} {count}" for shown, count in seen.most_common())
+
+
 def coloured(run: Run, row: str) -> str:
-    """The verdicts in their colour; a dash if no test of the row ran there."""
+    """The verdicts in the colour of the first that is not the documented one; a dash if
+    no test of the row ran there."""
     shown = verdict(run, row)
     if not shown:
         return "–"  # noqa: RUF001
-    style = re.sub(r"^\d+ ", "", shown.split(",")[0]).split(" (")[0].replace(" ", "-")
+    found = [re.sub(r"^\d+ ", "", x).split(" (")[0] for x in shown.split(", ")]
+    style = next((x for x in found if x != "conforms"), "conforms").replace(" ", "-")
     return f'<span class="verdict {style}">{shown}</span>'
 
 

@@ -14,7 +14,9 @@ from generator.navigation import Book
 
 HEADING = re.compile(r'<h[2-6] id="([^"]+)">.*?</h[2-6]>', re.DOTALL)
 UNREAD = re.compile(
-    r"<(svg|script|style|button|template)\b.*?</\1>|<desc>.*?</desc>", re.DOTALL
+    r"<(svg|script|style|button|template)\b.*?</\1>|<desc>.*?</desc>"
+    r'|<ol class="stack".*?</ol>',
+    re.DOTALL,
 )
 MOST = 6000  # characters of one section
 # If two pages have the same words, the page with the greater weight comes first.
@@ -27,14 +29,17 @@ WEIGHT = {
     "glossary": 1.1,
     "calls": 1.1,
     "doctor": 1.2,
+    "trace": 0.9,
+    "workshop": 0.9,
+    "explore": 0.9,
     "pain": 1.0,
     "pains": 1.1,
     "finding": 1.1,
     "rule": 0.8,
     "rules": 0.5,
-    "results": 0.6,
+    "results": 0.8,
     "changes": 0.2,
-    "contributing": 0.4,
+    "contributing": 0.7,
     "errata": 0.5,
 }
 OTHER = 0.6

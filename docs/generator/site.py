@@ -38,6 +38,7 @@ THEME = TOP / "docs/theme"
 ASSETS = ("ipclab.css", "ipclab.js", "search.js", "steps.js", "icon.svg", "preview.png")
 # Pages of Doxygen that only repeat the menu.
 LISTS = re.compile(r"dir_|pages$|modules$|.*-members$|files$|globals|functions")
+CRASH = "segfault SIGSEGV crash"  # what people call a segmentation fault
 LESSON = re.compile(r"lesson_(\d\d)$")
 
 
@@ -89,6 +90,9 @@ def make(
     keywords = json.loads((TOP / "docs/search.json").read_text())["pages"]
     for place, said in dictionary.words().items():
         keywords[place] = f"{said} {keywords.get(place, '')}"
+    for finding in findings.read(TOP):
+        if finding.severity == "crash":
+            keywords[f"finding_{finding.number:02}"] = CRASH
     (html / "index.js").write_text(search.index(book, found, keywords))
     for asset in ASSETS:
         shutil.copy(THEME / asset, html)

@@ -1,13 +1,16 @@
-"""The sources of the tests as pages whose lines a rule can link to.
+"""The sources of tests and faults as pages whose lines a rule can link to.
 
 SPDX-License-Identifier: Apache-2.0
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+from ipclab.mutants.faults import Fault
 from ipclab.rules import TEST
 
 FOLDER = "tests"  # of the site
@@ -17,20 +20,35 @@ STYLE = (
 )
 
 
-def places(conformance: Path) -> dict[str, str]:
-    """`Suite.Name` of each test -> the address of its first line on the site."""
+def places(conformance: Path, faults: Iterable[Fault] = ()) -> dict[str, str]:
+    """`Suite.Name` of each test -> the address of its first line on the site; and the
+    same for the name of each fault that a file of `conformance` declares.
+    """
     found = {}
     for source in _sources(conformance):
         text = source.read_text()
         for test in TEST.finditer(text):
-            line = text.count("\n", 0, test.start()) + 1
-            address = f"{FOLDER}/{_page(source)}#L{line}"
-            found[f"{test[1]}.{test[2]}"] = address
+            found[f"{test[1]}.{test[2]}"] = _address(source, text, test.start())
+    texts: dict[str, str] = {}
+    for fault in faults:
+        source = conformance.parent / fault.file
+        if conformance not in source.parents:
+            continue
+        text = texts.setdefault(fault.file, source.read_text())
+        declared = text.find(f'"{fault.name}"')
+        if declared >= 0:
+            found[fault.name] = _address(source, text, declared)
     return found
 
 
+def _address(source: Path, text: str, at: int) -> str:
+    """The address of the line of a source that has the character `at`."""
+    line = text.count("\n", 0, at) + 1
+    return f"{FOLDER}/{_page(source)}#L{line}"
+
+
 def pages(conformance: Path) -> dict[str, str]:
-    """File name -> HTML: the files of tests of all lessons."""
+    """File name -> HTML: the files of tests and faults of all lessons."""
     return {
         _page(source): page(source.name, source.read_text())
         for source in _sources(conformance)
@@ -58,4 +76,5 @@ def _page(source: Path) -> str:
 
 
 def _sources(conformance: Path) -> list[Path]:
-    return sorted(conformance.glob("[0-9]*/*_test.cu"))
+    found = (conformance.glob(f"[0-9]*/*{x}") for x in ("_test.cu", "faults.cc"))
+    return sorted(itertools.chain.from_iterable(found))

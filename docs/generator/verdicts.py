@@ -5,12 +5,12 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Collection
 
+from generator import machines
 from generator.chapters import CHAPTERS, page_of
-from generator.recorded import Run
+from generator.recorded import Run, suites
 from generator.rules import link_to
 from generator.text import plain, table
 from ipclab import records, summary
@@ -46,15 +46,32 @@ def page(runs: list[Run], today: Collection[str]) -> str:
         "@brief What recorded machines answered, side by side.\n\n"
         "A verdict belongs to one test. Lessons are not counted, because they judge "
         "nothing. @ref rules has the same verdicts, rule by rule; "
-        "@ref results_verdicts explains each word.\n\n"
+        "@ref results_verdicts explains each word. Machines are compared only with "
+        "machines that have the same number of GPUs and ran programs of the same "
+        "CUDA Toolkit.\n\n"
     )
     if not runs:
         return text + (
             "No machine is recorded yet. @ref contributing says how to record one.\n"
             f"{WORDS}*/\n"
         )
-    sections = "".join(section(run, today) for run in runs)
-    return f"{text}{_side_by_side(runs, today)}{sections}{WORDS}*/\n"
+    for of in suites(runs):
+        text += f"@section {suite_label(of[0])} {suite_title(of[0])}\n\n"
+        text += _side_by_side(of, today)
+        text += "".join(section(run, today) for run in of)
+    return f"{text}{WORDS}*/\n"
+
+
+def suite_title(run: Run) -> str:
+    """The suite that a machine ran, in words."""
+    count = run.suite[1]
+    number = {1: "One GPU", 2: "Two GPUs"}.get(count, f"{count} GPUs")
+    return f"{number}, programs of {run.toolkit}"
+
+
+def suite_label(run: Run) -> str:
+    """The anchor of a suite."""
+    return "results_suite_{}_{}".format(*run.suite)
 
 
 def _rule(name: str, today: Collection[str]) -> str:
@@ -63,16 +80,17 @@ def _rule(name: str, today: Collection[str]) -> str:
 
 
 def _side_by_side(runs: list[Run], today: Collection[str]) -> str:
-    """Counts, then the tests with different answers, then the same answers that are not
-    the documented ones."""
+    """The machines of one suite: counts, then the tests with different answers, then
+    the same answers that are not the documented ones."""
     counts = [records.counts(summary.tests(run.rows)) for run in runs]
     used = [x for x in records.ORDER if any(x in one for one in counts)]
-    names = [f'@ref {label(run)} "{run.machine}"' for run in runs]
-    machines = [
+    suite = suite_label(runs[0])
+    names = [f'@ref {label(run)} "{run.gpu}"' for run in runs]
+    listed = [
         [name, *(str(one.get(x, 0)) for x in used), files(run)]
         for name, one, run in zip(names, counts, runs, strict=True)
     ]
-    text = table(["machine", *used, "to download"], machines)
+    text = table(["machine", *used, "to download"], listed)
     by_run = [{row.ctest: row for row in summary.tests(run.rows)} for run in runs]
     tests = list(dict.fromkeys(name for one in by_run for name in one))
     lines_of: dict[bool, list[list[str]]] = {True: [], False: []}
@@ -88,11 +106,11 @@ def _side_by_side(runs: list[Run], today: Collection[str]) -> str:
             [*row, *cells] if differ else [*row, cells[0], _seen(known)]
         )
     if len(runs) > 1:
-        text += "@section results_differ Where they differ\n\n"
+        text += f"@subsection {suite}_differ Where they differ\n\n"
         pages = ", ".join(
             f'<a href="machines/{one.name}-{other.name}.html">{one.name} and '
             f"{other.name}</a>"
-            for one, other in itertools.combinations(runs, 2)
+            for one, other in machines.pairs(runs)
         )
         text += f"Compared test by test, with their environments: {pages}.\n\n"
         if any(len(one) < len(tests) for one in by_run):
@@ -101,15 +119,15 @@ def _side_by_side(runs: list[Run], today: Collection[str]) -> str:
             )
             text += (
                 "Not every machine was recorded with the same tests. Tests of each "
-                f"machine: {recorded}. The table compares the machines that have "
-                "the test.\n\n"
+                f"machine: {recorded}. A test that only one machine has is not "
+                "compared.\n\n"
             )
         if lines_of[True]:
-            text += table(["rule", "test", *(x.machine for x in runs)], lines_of[True])
+            text += table(["rule", "test", *(x.gpu for x in runs)], lines_of[True])
         else:
-            text += "Nowhere.\n\n"
+            text += "In every test they answered in the same way.\n\n"
     text += (
-        "@section results_told Where the answer is not the documented one\n\n"
+        f"@subsection {suite}_told Where the answer is not the documented one\n\n"
         + (
             "In these tests all machines answered in the same way.\n\n"
             if len(runs) > 1
@@ -166,7 +184,7 @@ def section(run: Run, today: Collection[str]) -> str:
     )
     about = run.about["fingerprint"]
     return (
-        f"@section {label(run)} {run.machine}\n\n"
+        f"@subsection {label(run)} {run.gpu}\n\n"
         f"{plain(about['os'])}, kernel {plain(about['kernel'])}, recorded on "
         f"{run.about['started'][:10]}, folder `docs/results/{run.name}`.\n\n"
         + table(["chapter", *used], counts)

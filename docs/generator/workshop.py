@@ -13,7 +13,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from generator import frame
+from generator import drawings, frame
 from generator.chapters import page_of
 from generator.text import plain, table
 from ipclab.learn import exercises, paths
@@ -43,6 +43,15 @@ def parts(top: Path) -> dict[str, str]:
     }
 
 
+def links(known: Iterable[Exercise], lesson: str) -> str:
+    """Links to the exercises of a lesson, in the list of all exercises."""
+    return ", ".join(
+        f'<a href="workshop.html#exercise_{x.number}">{x.number} {plain(x.title)}</a>'
+        for x in known
+        if x.lesson == lesson
+    )
+
+
 def pages(top: Path) -> dict[str, str]:
     """File name -> page, one for each path: times, what to show, questions to ask."""
     ways = paths.read(top, exercises.read(top))
@@ -64,6 +73,7 @@ def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
     environment.filters["code"] = _marked
     environment.filters["words"] = _words
     template = environment.get_template("slides.html.j2")
+    drawn = drawings.read(top)
     found = {}
     for way in paths.read(top, exercises.read(top)):
         lessons = {x.block.lesson for x in way.steps if x.block.lesson}
@@ -72,6 +82,7 @@ def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
             time=_time(way.minutes),
             kinds=KINDS,
             code={x: _code(top, x) for x in lessons},
+            ideas={x: _ideas(top, x, drawn) for x in lessons},
             pictures={x: Markup(pictures[f"{page_of(x)}.svg"]) for x in lessons},
             style=(top / "docs/theme/ipclab.css").read_text(encoding="utf-8"),
         )
@@ -92,7 +103,8 @@ def _exercises(known: Iterable[Exercise]) -> str:
         ],
         (
             [
-                exercise.number,
+                f'@htmlonly<span id="exercise_{exercise.number}"></span>@endhtmlonly'
+                f"{exercise.number}",
                 plain(exercise.title),
                 plain(KINDS[exercise.kind]),
                 LEVELS[exercise.level],
@@ -165,6 +177,13 @@ def _code(top: Path, lesson: str) -> list[tuple[str, str]]:
     found = SNIPPET.findall(source)
     roles = [(name, text) for name, text in found if name in ("exporter", "importer")]
     return roles or found[:2]
+
+
+def _ideas(top: Path, lesson: str, drawn: Mapping[str, str]) -> list[Markup]:
+    """The drawings of a lesson's page."""
+    page = top / "samples" / lesson / f"{lesson.partition('_')[2]}.dox"
+    names = drawings.INCLUDED.findall(page.read_text(encoding="utf-8"))
+    return [Markup(drawn[x]) for x in names if x in drawn]
 
 
 def _marked(text: str) -> Markup:

@@ -151,6 +151,17 @@ def test_the_caption_says_where_it_was_recorded() -> None:
     assert drawn.count("<svg") == 2  # also of its memory
 
 
+@pytest.mark.parametrize("lesson", ["01_legacy_memory", "04_many_importers"])
+def test_a_narrow_screen_has_every_step_in_a_list(lesson: str) -> None:
+    drawn = figure(lesson)
+    [listed] = re.findall(r'<ol class="stack".*?</ol>', drawn)
+    items = re.findall(r'<li class="(\w+) lane-(\d)">(.*?)</li>', listed)
+    assert len(items) == drawn.count('class="step"')
+    sent = [text for kind, _, text in items if kind == "message"]
+    assert sent and all("\N{RIGHTWARDS ARROW} <b>" in text for text in sent)
+    assert {lane for _, lane, _ in items} == {"0", "1"}
+
+
 def test_memory_has_a_name_that_the_page_explains() -> None:
     """A block's number is its place in the picture, not its number in the trace."""
     lesson = "70_handle_cache"

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from conftest import TOP, Site
+from conftest import BUILD, TOP, Site
 from generator import findings, rules, sources
 from ipclab import findings as known
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
 from test_verdicts import ROW, run
 
 FOUND = known.read(TOP)
@@ -96,15 +98,31 @@ def test_a_rule_links_to_the_lines_of_its_tests(tmp_path: Path) -> None:
     folder.mkdir()
     source = '// a < b\n\nTEST(A, B) {\n  covers("LMEM-01");\n}\n'
     (folder / "a_test.cu").write_text(source)
-    places = sources.places(tmp_path)
-    assert places == {"A.B": "tests/01_a_test.html#L3"}
+    (folder / "faults.cc").write_text('\n  fault("a-fault", {"LMEM-01"},\n')
+    fault = Fault(
+        *("a-fault", "named", "cudaFree", None, "breaks it"),
+        rows=("LMEM-01",),
+        file=f"{tmp_path.name}/01_a/faults.cc",
+    )
+    places = sources.places(tmp_path, [fault])
+    assert places == {
+        "A.B": "tests/01_a_test.html#L3",
+        "a-fault": "tests/01_faults.html#L2",
+    }
     shown = sources.pages(tmp_path)["01_a_test.html"]
     assert '<span id="L1">// a &lt; b</span>' in shown
     assert '<span id="L3">TEST(A, B) {</span>' in shown
     evidence: dict[str, Any] = {"tests": {"LMEM-01": ["A.B"]}, "places": places}
-    made = rules.Evidence(set(), faults=[], deviations=[], runs=[], **evidence)
+    made = rules.Evidence(set(), faults=[fault], deviations=[], runs=[], **evidence)
     text = rules.rule_page(ROW, {"MUST": "documented guarantee"}, made)
     assert '<a href="tests/01_a_test.html#L3"><code>A.B</code></a>' in text
+    assert '<a href="tests/01_faults.html#L2"><code>a-fault</code></a>' in text
+
+
+def test_every_named_fault_is_shown_where_it_is_declared() -> None:
+    named = [x for x in faults.known(BUILD) if x.kind == faults.NAMED]
+    places = sources.places(TOP / "conformance", named)
+    assert {x.name for x in named} <= set(places)
 
 
 def test_every_link_to_a_test_leads_to_its_first_line(site: Site) -> None:

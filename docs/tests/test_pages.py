@@ -15,7 +15,7 @@ import pytest
 from html_files import Names, Unlinked, dead_links
 
 from conftest import TOP, Site
-from generator import documents, frame, links, rules, symptoms, text
+from generator import documents, frame, links, python_api, rules, symptoms, text
 from generator.chapters import page_of
 from generator.lessons import build_line, whole_lines
 from ipclab import checks, explain
@@ -390,3 +390,40 @@ def test_names_are_found() -> None:
 def test_a_dead_link_of_the_search_is_noticed(copy: Site) -> None:
     copy.change("index.js", '["lesson_05.html"', '["lesson_5.html"')
     assert dead_links(copy.folder) == ["index.js: lesson_5.html"]
+
+
+TABLE = (
+    '<table class="markdownTable">\n<tr class="markdownTableHead">\n<th>you see</th>'
+    "<th>so</th><th>really?</th></tr>\n<tr><td>{}</td><td>b</td><td>c</td></tr></table>"
+)
+
+
+def test_a_table_with_sentences_names_the_column_of_each_cell() -> None:
+    wordy = frame.TABLE.sub(frame._table, TABLE.format("word " * 8))
+    assert 'class="table columns-3 stacked"' in wordy
+    assert '<td data-head="so:">b</td><td data-head="really?">c</td>' in wordy
+    short = frame.TABLE.sub(frame._table, TABLE.format("a"))
+    assert 'class="table columns-3"' in short and "data-head" not in short
+
+
+def test_code_begins_at_the_margin() -> None:
+    lines = '<div class="line">  if (a)</div>\n<div class="line">    b();</div>\n'
+    html = f'<div class="fragment">{lines}</div><!-- fragment -->'
+    shown = frame.FRAGMENT.sub(frame._code, html)
+    assert '<span class="line">if (a)</span>\n<span class="line">  b();</span>' in shown
+
+
+def test_the_example_of_the_python_package_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(TOP)
+    exec(python_api.EXAMPLE, {})
+    first, *deviating = capsys.readouterr().out.splitlines()
+    assert first.startswith("NVIDIA H200") and "'conforms': " in first
+    assert deviating
+
+
+def test_the_python_package_is_shown_with_types_and_docstrings() -> None:
+    page = python_api.page()
+    assert "read(folder: Path" in page and "A results folder; it may come from" in page
+    assert "class Row(" in page

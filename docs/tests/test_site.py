@@ -318,6 +318,14 @@ def test_the_search_finds_each_lesson_by_its_key_word(
         ("crash", "lesson_6"),
         ("cudaError", "errors.html"),
         ("jetson", "pain_wsl_jetson.html"),
+        ("cudaIpcOpenMemHandle returns 201", "errors.html#error_cudaErrorDeviceUninit"),
+        ("ring buffer", "lesson_74.html"),
+        ("copy between two gpus", "lesson_07.html"),
+        ("measure time with an ipc event", "lesson_12.html"),
+        ("segfault in cudaMemPoolDestroy", "finding_0"),
+        ("fault injection", "runner.html#runner_mutants"),
+        ("vulnerability", "security.html"),
+        ("add a new rule", "contributing.html"),
     ],
 )
 def test_the_search_leads_to_what_was_typed(

@@ -37,6 +37,7 @@ ROW = {
     "lessons": ["01_legacy_memory", "99_planned"],
 }
 TODAY = {"LMEM-01"}  # the rows of the catalogue
+SAME = "In every test they answered in the same way."
 DEVIATION = {
     "requirement": "LMEM-01",
     "driver": {"from": "580.0", "to": "580.9"},
@@ -65,7 +66,10 @@ def run(*found: tuple[str, str]) -> recorded.Run:
         "backend": "cuda",
         "machine": "NVIDIA H200, driver 580.1",
         "started": "2026-11-21T10:00:00+00:00",
-        "fingerprint": {"os": "Ubuntu", "kernel": "6.1"},
+        "fingerprint": {
+            **{"os": "Ubuntu", "kernel": "6.1"},
+            **{"runtime_version": 13000, "gpus": [{}]},
+        },
     }
     return recorded.Run("h200", about, records)
 
@@ -107,7 +111,7 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "cudaIpcOpenMemHandle",
         "`A.B`",
         "| `a-fault` | breaks it |",
-        "| **NVIDIA H200, driver 580.1** |",
+        "| **NVIDIA H200, driver 580.1, CUDA 13.0** |",
         '<span class="verdict conforms">',
         "our wording of: cudaIpcOpenMemHandle",
         "Measured on one H200. (Known for drivers 580.0 to 580.9; ",
@@ -129,6 +133,16 @@ def test_verdicts_that_differ_are_counted(
     found: list[tuple[str, str]], shown: str
 ) -> None:
     assert rules.verdict(run(*found), "LMEM-01") == shown
+
+
+def test_a_group_of_rules_counts_the_machines_of_each_answer() -> None:
+    one, other = run(("conforms", "")), run(("conforms", ""), ("deviates", ""))
+    conforms = '<span class="verdict conforms">conforms</span>'
+    assert rules.answers([one, one], "LMEM-01") == conforms
+    told = rules.answers([one, one, other], "LMEM-01")
+    assert f"{conforms} 2" in told
+    assert '<span class="verdict deviates">1 conforms, 1 deviates</span> 1' in told
+    assert rules.answers([], "LMEM-01") == ""
 
 
 def test_results_tell_what_a_reader_should_know() -> None:
@@ -159,7 +173,7 @@ def test_results_of_an_older_catalogue_are_shown() -> None:
     newer = run(("conforms", ""), ("conforms", ""), ("lifted", "no limit"))
     page = verdicts.page([newer, older], TODAY)
     assert "Tests of each machine: h200 3, older 1." in page
-    assert "Nowhere." in page and "`B1`" not in page
+    assert SAME in page and "`B1`" not in page
     page = verdicts.page([newer, older], ())
     assert "LMEM-01 (no rule today)" in page and "@ref rule_" not in page
 
@@ -341,7 +355,7 @@ def test_a_machine_without_a_kill_matrix_says_so() -> None:
 
 def test_a_rule_says_which_faults_its_tests_noticed_on_a_machine() -> None:
     rule = section(replace(run(("conforms", "")), kills=KILLS))
-    assert "| fault | what it breaks | NVIDIA H200, driver 580.1 |" in rule
+    assert "| fault | what it breaks | NVIDIA H200, driver 580.1, CUDA 13.0 |" in rule
     assert "| `a-fault` | breaks it | killed |" in rule
     assert "the tests of this rule noticed 1 fault:" in rule
     assert '<a href="machines/h200/mutants.html">kill matrix</a>' in rule
@@ -403,7 +417,20 @@ def test_machines_stand_side_by_side_differences_first() -> None:
     )
     assert cells in page[differ:]
     assert "machines/h200-other.html" in page
-    assert "Nowhere." in verdicts.page([one, replace(one, name="other")], TODAY)
+    assert SAME in verdicts.page([one, replace(one, name="other")], TODAY)
+
+
+def test_machines_of_two_suites_are_never_in_one_table() -> None:
+    one, other = run(("conforms", "")), run(("not applicable", "needs 2 GPUs"))
+    new = {**other.about["fingerprint"], "runtime_version": 12040}
+    other = replace(other, name="old", about={**other.about, "fingerprint": new})
+    page = verdicts.page([one, other], TODAY)
+    assert "@section results_suite_13000_1 One GPU, programs of CUDA 13.0" in page
+    assert "@section results_suite_12040_1 One GPU, programs of CUDA 12.4" in page
+    assert "Where they differ" not in page and "machines/h200-old.html" not in page
+    assert page.count("@subsection results_") == 4  # two suites: answers, and a machine
+    assert other.machine == "NVIDIA H200, driver 580.1, CUDA 12.4"
+    assert machines.pairs([one, other]) == []
 
 
 def test_lessons_are_counted_apart() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from generator import workshop
+from generator import drawings, workshop
 from ipclab.learn import exercises, paths
 
 TOP = Path(__file__).resolve().parents[2]
@@ -19,6 +19,7 @@ NUMBERS = {x.lesson[:2] for x in KNOWN} | {
     step.block.lesson[:2] for way in WAYS for step in way.steps if step.block.lesson
 }
 PICTURES = {f"lesson_{x}.svg": f"<p><svg>picture {x}</svg></p>" for x in NUMBERS}
+DRAWN = drawings.read(TOP)
 SLIDES = workshop.slides(TOP, PICTURES)
 
 
@@ -32,7 +33,13 @@ def test_slides_have_every_step(way: paths.Way) -> None:
             assert html.escape(exercise.task.splitlines()[0], quote=False) in text
         if step.block.lesson:
             assert f"picture {step.block.lesson[:2]}" in text
+            for drawing in workshop._ideas(TOP, step.block.lesson, DRAWN):
+                assert str(drawing) in text
     assert text.count('class="slide"') == text.count("</section>")
+
+
+def test_the_slides_of_a_day_show_drawings() -> None:
+    assert SLIDES["slides_one_day.html"].count('class="drawing"') >= 3
 
 
 @pytest.mark.parametrize("name", SLIDES)
@@ -51,4 +58,4 @@ def test_a_page_tells_a_teacher_all(way: paths.Way) -> None:
 def test_the_list_has_every_exercise() -> None:
     table = workshop.parts(TOP)["exercises.md"]
     for exercise in KNOWN:
-        assert f"| {exercise.number} | " in table
+        assert f'id="exercise_{exercise.number}"' in table

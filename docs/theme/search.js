@@ -99,7 +99,8 @@
 
   // Returns the best section of each page that has the words, best page first. For each
   // word a page gets the best weight of its sections. A page whose sections are about
-  // unrelated things gets the weights of its best section.
+  // unrelated things gets the weights of its best section. A typed number that is the code
+  // in a heading, such as 201, is what the reader looks for.
   const find = (text) => {
     const all = words(text).filter((word) => !IGNORED.has(word));
     const typed = [...new Set((all.length ? all : words(text)).map(stem))];
@@ -112,7 +113,9 @@
       const page = entry[0].split("#")[0];
       if (!pages.has(page)) pages.set(page, { best: 0, values: Array(typed.length).fill(0), bonus: 0 });
       const seen = pages.get(page);
-      const worth = sum(values) * (values.filter(Boolean).length / typed.length) + (named ? 1000 : 0);
+      const coded = typed.some((word) => /^\d+$/.test(word) && entry[2].includes(`(${word})`));
+      const worth = sum(values) * (values.filter(Boolean).length / typed.length) * (coded ? 4 : 1) +
+        (named ? 1000 : 0);
       if (worth > seen.best) Object.assign(seen, { best: worth, entry, ...(entry[6] && { values }) });
       seen.bonus = Math.max(seen.bonus, named ? 1000 : 0, worth * 0.5);
       if (!entry[6]) seen.values = seen.values.map((x, i) => Math.max(x, values[i]));

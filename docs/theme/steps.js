@@ -4,6 +4,7 @@
 (() => {
   const figure = document.querySelector("figure.steps");
   const steps = [...figure.querySelectorAll(".step")];
+  const stack = figure.querySelector(".stack");  // the same steps, for a narrow screen
   const [sequence, memory] = figure.querySelectorAll(".sequence-scroll");
   const program = [...document.querySelectorAll("main [data-line]")];
   const others = [...figure.querySelector("template").content.querySelectorAll("span")];  // also lines that the page does not show
@@ -92,6 +93,9 @@
       other.classList.toggle("now", i === current);
       other.classList.toggle("later", i > current);
     });
+    [...stack.children].forEach((item, i) => item.classList.toggle("now", i === current));
+    const item = stack.children[current];
+    stack.scrollTo({ top: item.offsetTop - stack.offsetTop - stack.clientHeight / 2 });
     count.textContent = `${current + 1} of ${steps.length}`;
     told.textContent = step.dataset.told ?? "";
     for (const group of groups)
@@ -140,6 +144,7 @@
     else return;
     event.preventDefault();
   });
+  [...stack.children].forEach((item, i) => item.addEventListener("click", () => move(i)));
   steps.forEach((step, i) => step.addEventListener("click", (event) => {
     if (!event.target.closest("a")) move(i);
   }));

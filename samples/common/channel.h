@@ -155,7 +155,8 @@ class Channel {
       broken(step, std::string("the other role is at '") +
                        packet.c_str() + "'");
     if (static_cast<size_t>(n) != name + size)
-      broken(step, "the other role sent another number of bytes");
+      broken(step, descriptor < 0 ? "the other role sent another size"
+                                  : "the other role sent a descriptor");
     if (size != 0) std::memcpy(data, packet.data() + name, size);
     return descriptor;
   }

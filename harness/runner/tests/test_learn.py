@@ -25,12 +25,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from ipclab import reader
+from ipclab import ctest, reader
 from ipclab.cli import main
 from ipclab.errors import HarnessError
 from ipclab.hold import Holder
-from ipclab.learn import ACTIONS, command, exercises, paths, picture, progress
+from ipclab.learn import (
+    ACTIONS,
+    command,
+    exercises,
+    lesson,
+    paths,
+    picture,
+    progress,
+)
 from ipclab.learn.check import WAITED, Verdict, judge
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.progress import Folder
@@ -278,6 +287,8 @@ def test_a_student_goes_from_one_exercise_to_the_next(tmp_path: Path) -> None:
     solve(tmp_path, first)
     code, said = learn(tmp_path, "check")
     assert code == 0 and "passes" in said
+    assert f"Remember: {first.learned}" in " ".join(said.split())
+    assert f"1 of {len(ALL)} of your path." in said
     code, said = learn(tmp_path, "next")
     assert code == 1 and second.title in said
     state = json.loads((tmp_path / "progress.json").read_text())["exercises"]
@@ -370,8 +381,34 @@ def test_open_finds_the_page_of_the_lesson(tmp_path: Path) -> None:
     assert command.site(build) == pages
     code, said = learn(tmp_path / "mine", "open", "1")
     assert code == 0
-    lesson = Path(said.strip().splitlines()[-1])
-    assert lesson.suffix in (".cu", ".html") and lesson.is_file()
+    page = Path(said.strip().splitlines()[-1])
+    assert page.suffix in (".cu", ".html") and page.is_file()
+
+
+def test_without_a_site_the_text_of_a_lesson_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "site", lambda build: None)
+    monkeypatch.setattr(ctest, "source_folder", lambda build: TOP)
+    out = Console(file=io.StringIO(), width=100)
+    assert command._open(out, tmp_path, ALL[0], ALL) == 0
+    said = out.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("What you will learn", "cudaIpcGetMemHandle(&handle", ALL[1].title):
+        assert part in said
+    assert said.splitlines()[-1] == str(
+        TOP / "samples/01_legacy_memory/legacy_memory.cu"
+    )
+
+
+@pytest.mark.parametrize("name", sorted({x.lesson for x in ALL}))
+def test_the_text_of_a_lesson_is_whole(name: str) -> None:
+    text = lesson.markdown(TOP, name, ALL)
+    assert text is not None
+    assert not re.findall(r"^@\w+|@ref|</?b>", text, re.MULTILINE)
+    assert not re.search(r"^## [^\n]*\n+(?=## |\Z)", text, re.MULTILINE)  # no empty one
+    for exercise in ALL:
+        assert (f" next {exercise.number}` " in text) is (exercise.lesson == name)
+    assert lesson.markdown(TOP / "docs", name, ALL) is None
 
 
 @needs_build

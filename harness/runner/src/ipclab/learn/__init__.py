@@ -8,5 +8,6 @@ ACTIONS = {
     "solution": "the solutions, if the exercise has passed, or with --show",
     "reset": "hand an exercise out again; your copy is kept beside it",
     "list": "all exercises and your progress",
-    "open": "show where the page of the exercise's lesson is; on a desktop, open it",
+    "open": "show the lesson of the exercise: on a desktop the page, if the site was "
+    "built, elsewhere its text",
 }

@@ -100,7 +100,7 @@ def _of_end(ran: Ran, exercise: Exercise) -> Complaint | None:
         return Complaint(
             "left",
             "that all roles end",
-            f"the program left these processes: {', '.join(ended.survivors)}",
+            f"the program ended while {len(ended.survivors)} of its roles still ran",
         )
     if ended.signal:
         return Complaint("crash", expected, f"{ended.how}; its last line: {last}")

@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.syntax import Syntax
 from rich.table import Table
 
 from ipclab import ctest
 from ipclab.errors import UsageError
-from ipclab.learn import exercises, paths, picture, progress, report
+from ipclab.learn import exercises, lesson, paths, picture, progress, report
 from ipclab.learn.check import UNANSWERED, Verdict, judge
 from ipclab.learn.exercises import AS, KINDS, LEVELS, Exercise
 from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
 
 LOOK = 0.2  # seconds between two checks of the file that is watched
-KEYS = "h hint   n next   s solution   o page   l list   r run again   q quit"
+KEYS = "h hint   n next   s solution   o lesson   l list   r run again   q quit"
 ALONE = "self_study"  # the path if the student has chosen none
 
 
@@ -97,13 +98,13 @@ def run(out: Console, request: Request) -> int:
         out.print(f"{exercise.name} is as it was handed out{note}", markup=False)
         return 0
     if request.action == "open":
-        return _open(out, request.build, exercise)
+        return _open(out, request.build, exercise, known)
     bench = Toolbox(request.build, request.backend)
     folder.flags(bench.options)
     if request.action == "check" or request.once or not sys.stdin.isatty():
         if request.action == "next":
             _task(out, folder, exercise, bench)
-        return 0 if _check(out, bench, folder, exercise).passed else 1
+        return 0 if _check(out, bench, folder, exercise, known[:on_way]).passed else 1
     return _watch(out, bench, folder, exercise, request, known, on_way)
 
 
@@ -147,9 +148,12 @@ def _check(
     bench: Toolbox,
     folder: Folder,
     exercise: Exercise,
+    on_way: Sequence[Exercise],
     watching: bool = False,
 ) -> Verdict:
-    """Check the exercise, save the result and print it."""
+    """Check the exercise, save the result and print it. If it passes, also print what
+    to remember, and how many exercises of the path have passed.
+    """
     source = folder.source(exercise)
     began = time.monotonic()
     # The digest of the source that was built, not of a later save.
@@ -163,7 +167,17 @@ def _check(
             state.passed = state.passed or progress.now()
             state.digest = digest
     _say(out, exercise, verdict, time.monotonic() - began, watching)
+    if verdict.passed:
+        done = _passed(folder, on_way)
+        out.print(f"Remember: {exercise.learned}", style="bold", markup=False)
+        out.print(f"{done} of {len(on_way)} of your path.", style="dim", markup=False)
     return verdict
+
+
+def _passed(folder: Folder, known: Sequence[Exercise]) -> int:
+    """How many of these exercises have passed."""
+    states = folder.read()
+    return sum(1 for x in known if (s := states.get(x.name)) and s.passed)
 
 
 def _say(
@@ -265,15 +279,23 @@ def site(build: Path) -> Path | None:
     return next((x for x in places if x.is_dir()), None)
 
 
-def _open(out: Console, build: Path, exercise: Exercise) -> int:
+def _open(
+    out: Console, build: Path, exercise: Exercise, known: Sequence[Exercise]
+) -> int:
+    """Open the page of the lesson on a desktop. Elsewhere, or if there is no site,
+    print its text. The last line is the place of the page or of the program.
+    """
     number, _, topic = exercise.lesson.partition("_")
-    folder = ctest.source_folder(build) / "samples" / exercise.lesson
-    page = folder / f"{topic}.cu"
+    source = ctest.source_folder(build)
+    page = source / "samples" / exercise.lesson / f"{topic}.cu"
     if (pages := site(build)) is not None:
         page = pages / f"lesson_{number}.html"
-    out.print(str(page), markup=False, highlight=False, soft_wrap=True)
     if pages and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
         webbrowser.open(page.as_uri())
+    elif text := lesson.markdown(source, exercise.lesson, known):
+        out.print(Markdown(text))
+        out.print()
+    out.print(str(page), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -309,7 +331,7 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) 
     out.print(table)
     if len(rows) < len(known):
         out.print(f"{len(known) - len(rows)} more exercises are not on this path")
-    done = sum(1 for x in known if (s := states.get(x.name)) and s.passed)
+    done = _passed(folder, known)
     left = sum(
         x.minutes
         for x in known[:on_way]
@@ -402,7 +424,7 @@ def _watch_one(
         stamp = _stamp(source)
         if stamp != seen:
             seen = stamp
-            _check(out, bench, folder, exercise, watching=True)
+            _check(out, bench, folder, exercise, known[:on_way], watching=True)
             out.print(f"{KEYS}   (watching {source.name})", style="dim", markup=False)
         pressed = key(LOOK)
         if pressed in ("q", "\x03", "\x04"):
@@ -412,7 +434,7 @@ def _watch_one(
         elif pressed == "l":
             _list(out, folder, known, on_way)
         elif pressed == "o":
-            _open(out, request.build, exercise)
+            _open(out, request.build, exercise, known)
         elif pressed == "s":
             try:
                 _solution(out, folder, exercise, show=False)

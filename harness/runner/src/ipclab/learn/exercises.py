@@ -63,6 +63,7 @@ _FACTS: schema.Schema = {
         "after": _TEXTS,
         "minutes": {"type": "integer", "minimum": 1},
         "level": {"enum": list(LEVELS)},
+        "learned": _TEXT,
         "seen": _TEXT,
         "hints": _TEXTS,
         "check": {
@@ -94,7 +95,7 @@ _FACTS: schema.Schema = {
         "wrong": {"type": "array", "items": _VARIANT},
     },
     "required": [
-        *("title", "lesson", "kind", "minutes", "level"),
+        *("title", "lesson", "kind", "minutes", "level", "learned"),
         "hints",
         *("check", "handed_out", "solution", "wrong"),
     ],
@@ -136,6 +137,7 @@ class Exercise:
     after: tuple[str, ...]  # numbers of exercises that come earlier on any path
     minutes: int
     level: int  # of LEVELS
+    learned: str  # what to remember, in a sentence
     seen: str  # where this bug was seen, in a sentence; may be empty
     hints: tuple[str, ...]
     check: Check
@@ -244,6 +246,7 @@ def _exercise(folder: Path) -> Exercise:
         after=tuple(facts.get("after", ())),
         minutes=facts["minutes"],
         level=facts["level"],
+        learned=facts["learned"],
         seen=facts.get("seen", ""),
         hints=tuple(" ".join(hint.split()) for hint in facts["hints"]),
         check=Check(
