@@ -196,7 +196,7 @@ FAULTS {
       .on({kGetHandle},
           [](Call& call) { return exported_all_the_same(call, true); });
 
-  fault("export-after-refusal-refused", {"MNGD-02", "MNGD-03", "MNGD-04"},
+  fault("other-export-after-refusal-refused", {"MNGD-02", "MNGD-03", "MNGD-04"},
         "after a refused export the next one is refused, too")
       .on({kGetHandle}, next_refused);
 

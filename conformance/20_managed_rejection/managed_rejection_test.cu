@@ -83,20 +83,16 @@ void expect_no_handle(Role& me, const std::string& kind, void* pointer) {
 // afterwards.
 void try_export(Role& me, const std::string& kind, void* pointer) {
   SCOPED_TRACE(kind);
-  Sentinel<cudaIpcMemHandle_t> handle;
-  me.tabulate(
-      "cudaIpcGetMemHandle of other memory", kind,
-      outcome_of<cudaError_t>(NOTED(cudaIpcGetMemHandle(handle.out(), pointer)),
-                              {cudaErrorInvalidValue, cudaErrorNotSupported}));
-  Sentinel<CUipcMemHandle> same;
-  me.tabulate(
-      "cuIpcGetMemHandle of other memory", kind,
-      outcome_of<CUresult>(
-          NOTED(DRIVER(cuIpcGetMemHandle)(same.out(), address_of(pointer))),
-          {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE}));
-  cudaGetLastError();
-  const DeviceBuffer exportable(4096);
-  exportable.legacy_handle();
+  const DeviceBuffer right(4096);
+  by_both_apis([&](auto api) {
+    Sentinel<cudaIpcMemHandle_t> handle;
+    me.tabulate(std::string(api.kName) + ": legacy handle of other memory",
+                kind,
+                outcome_of(api.ipc_get_mem_handle(handle.out(), pointer),
+                           {api.kInvalidValue}));
+    cudaGetLastError();
+    EXPECT_SUCCESS(api.ipc_get_mem_handle(handle.out(), right.data));
+  });
   EXPECT_TRUE(context_is_usable());
 }
 

@@ -93,12 +93,15 @@ void expect_no_pointer(Role& me, void* pointer) {
 
 // Tries to export a pointer by both APIs, and adds the outcomes to the tables
 // of the functions. No sentence says what an export of other memory answers.
-void export_pointer(Role& me, const char* what, void* pointer) {
+// A right export works after each attempt.
+void export_pointer(Role& me, const char* what, void* pointer,
+                    const AsyncBuffer* right = nullptr) {
   by_both_apis([&](auto api) {
     PointerData data;
     me.tabulate(
         name_in(api, "MemPoolExportPointer"), what,
         outcome_of(api.mem_pool_export_pointer(&data, pointer), refusals(api)));
+    if (right != nullptr) exported(api, *right);
   });
 }
 
@@ -481,10 +484,10 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
     const std::unique_ptr<Mapping> mapped = mapped_memory();
     if (mapped) pointers.emplace_back("cuMemCreate", mapped->data);
     for (const auto& [what, pointer] : pointers)
-      export_pointer(me, what, pointer);
+      export_pointer(me, what, pointer, &buffer);
     export_pointer(me, "an interior pointer",
                    buffer.data + kInside / sizeof(uint32_t));
-    export_pointer(me, "a freed pointer", gone);
+    export_pointer(me, "a freed pointer", gone, &buffer);
     for (const AsyncBuffer* const one : {&of_default, &of_none})
       expect_no_pointer(me, one->data);
     EXPECT_TRUE(context_is_usable());
