@@ -237,7 +237,7 @@ static void expect_no_unmap_of_one_and_a_half(const Chunk& one,
   range.unmap(bytes, 2 * bytes);
 }
 
-TEST(VmmAccess, UnmapTakesWhatWasMapped) {
+TEST(VmmAccess, UnmapTakesNoPartOfAMapping) {
   covers("VMM-24");
   needs(gpus(1), vmm);
   Scenario scenario(Scenario::kShared);
