@@ -4,7 +4,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <sys/resource.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -178,7 +177,7 @@ TEST(QuerySupport, FabricExportWrites64Bytes) {
 }
 
 // Both APIs have the same numbers in their headers. The driver gives each
-// number its name, and decides which number each API returns for a mistake.
+// number its name.
 TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
   covers("PLAT-07");
   needs(gpus(1), legacy_memory);
@@ -196,7 +195,7 @@ TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
       {800, "CUDA_ERROR_NOT_PERMITTED"},
       {801, "CUDA_ERROR_NOT_SUPPORTED"}};
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role&) {
+  scenario.role("exporter", [](Role& me) {
     for (const auto& [number, name] : kNames) {
       Sentinel<const char*> said;
       EXPECT_SUCCESS(
@@ -210,28 +209,28 @@ TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
     EXPECT_EQ(unknown.result(), nullptr);
 
     const DeviceBuffer buffer(kBytes);
-    const auto expect_one_number = [](const char* mistake, cudaError_t runtime,
-                                      CUresult driver) {
+    // No sentence says that both APIs answer a mistake with one number.
+    const auto tell = [&](const char* mistake, cudaError_t runtime,
+                          CUresult driver) {
       cudaGetLastError();
-      EXPECT_NE(runtime, cudaSuccess) << mistake;
-      EXPECT_EQ(static_cast<int>(runtime), static_cast<int>(driver)) << mistake;
+      me.observe(std::string(mistake) + ": " + name_of(runtime) + ", " +
+                 name_of(driver));
     };
     Sentinel<cudaIpcMemHandle_t> handle;
     Sentinel<CUipcMemHandle> same;
-    expect_one_number("the export of null",
-                      NOTED(cudaIpcGetMemHandle(handle.out(), nullptr)),
-                      NOTED(DRIVER(cuIpcGetMemHandle)(same.out(), 0)));
-    expect_one_number("the close of what was not opened",
-                      NOTED(cudaIpcCloseMemHandle(buffer.data)),
-                      NOTED(DRIVER(cuIpcCloseMemHandle)(
-                          reinterpret_cast<CUdeviceptr>(buffer.data))));
+    tell("the export of null",
+         NOTED(cudaIpcGetMemHandle(handle.out(), nullptr)),
+         NOTED(DRIVER(cuIpcGetMemHandle)(same.out(), 0)));
+    tell("the close of what was not opened",
+         NOTED(cudaIpcCloseMemHandle(buffer.data)),
+         NOTED(DRIVER(cuIpcCloseMemHandle)(
+             reinterpret_cast<CUdeviceptr>(buffer.data))));
     const SharedEvent plain(cudaEventDisableTiming);
     Sentinel<cudaIpcEventHandle_t> event;
     Sentinel<CUipcEventHandle> same_event;
-    expect_one_number(
-        "the export of a plain event",
-        NOTED(cudaIpcGetEventHandle(event.out(), plain)),
-        NOTED(DRIVER(cuIpcGetEventHandle)(same_event.out(), plain)));
+    tell("the export of a plain event",
+         NOTED(cudaIpcGetEventHandle(event.out(), plain)),
+         NOTED(DRIVER(cuIpcGetEventHandle)(same_event.out(), plain)));
   });
   scenario.run(20s);
 }
@@ -699,9 +698,6 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
 TEST(QuerySupport, LegacyIpcWorksOnLinux) {
   covers("PLAT-01");
   needs(gpus(1), legacy_memory);
-  utsname system;
-  ASSERT_EQ(uname(&system), 0);
-  EXPECT_STREQ(system.sysname, "Linux");
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", borrows(pattern("exporter"), kBytes));

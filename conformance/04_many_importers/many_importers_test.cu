@@ -567,14 +567,17 @@ TEST(ManyImporters, ExportingAnImport) {
     const auto exported = me.receive<cudaError_t>("exported");
     const auto handle = me.receive<Handle>("handle onwards");
     if (exported == cudaSuccess) {
-      // The documentation does not say that this export works. If it works, the
-      // new handle must lead to the original memory.
+      // The documentation does not say that this export or this open works. If
+      // both work, the new handle must lead to the original memory.
       void* opened = nullptr;
-      CALL(cudaIpcOpenMemHandle(&opened, handle,
-                                cudaIpcMemLazyEnablePeerAccess));
-      const Words words(opened, kBytes);
-      EXPECT_READS(words, pattern("exporter"));
-      CALL(cudaIpcCloseMemHandle(opened));
+      const cudaError_t code = NOTED(cudaIpcOpenMemHandle(
+          &opened, handle, cudaIpcMemLazyEnablePeerAccess));
+      cudaGetLastError();
+      me.observe("opening the new handle: " + name_of(code));
+      if (code == cudaSuccess) {
+        EXPECT_READS(Words(opened, kBytes), pattern("exporter"));
+        EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened));
+      }
     }
     me.signal("tried");
   });

@@ -164,7 +164,7 @@ int refused_record_is_pending(Call& call) {
 }
 
 FAULTS {
-  fault("timing-ipc-event-ok", {"LEVT-02"},
+  fault("ok-timing-ipc-event", {"LEVT-02"},
         "an interprocess event with timing can be created")
       .before({kCreateEvent}, [](Call& call) {
         unsigned& flags = flags_of(call);
@@ -175,7 +175,7 @@ FAULTS {
         return kSuccess;
       });
 
-  fault("export-any-event", {"LEVT-03"},
+  fault("ok-export-any-event", {"LEVT-03"},
         "an event that cannot be exported gets a handle of another event")
       .on({kGetEventHandle}, [](Call& call) {
         static cudaEvent_t other = nullptr;
@@ -188,6 +188,18 @@ FAULTS {
         call.at<cudaEvent_t>(1) = other;
         call.fired();
         return call.proceed();
+      });
+
+  fault("event-after-refusal-refused", {"LEVT-02"},
+        "after a refused creation of an event the next one is refused, too")
+      .on({kCreateEvent}, next_refused);
+
+  fault("refused-event-export-destroys", {"LEVT-03"},
+        "a refused export of an event without the interprocess flag destroys "
+        "the event")
+      .on_refusal({kGetEventHandle}, [](Call& call) {
+        cudaEventDestroy(call.at<cudaEvent_t>(1));
+        cudaGetLastError();
       });
 
   fault("open-event-garbage-ok", {"LEVT-04"},
@@ -292,18 +304,6 @@ FAULTS {
         return lost(call);
       });
 
-  fault("timing-blocking-ipc-ok", {"LEVT-02"},
-        "an interprocess event with timing can be created if it is a blocking "
-        "event")
-      .before({kCreateEvent}, [](Call& call) {
-        unsigned& flags = call.at<unsigned>(1);
-        if (flags == (cudaEventInterprocess | cudaEventBlockingSync)) {
-          flags |= cudaEventDisableTiming;
-          call.fired();
-        }
-        return kSuccess;
-      });
-
   fault("refused-event-export-refuses-next", {"LEVT-29"},
         "after a refused export of an event the next one is refused, too")
       .on({kGetEventHandle}, refusal_refuses_next);
@@ -363,7 +363,7 @@ FAULTS {
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kSyncEvent},
           ready_on_other_gpu);
 
-  fault("timing-ipc-event-as-unsupported", {"LEVT-02"},
+  fault("ok-timing-ipc-event-as-unsupported", {"LEVT-02"},
         "an interprocess event with timing is refused as not supported")
       .on_refusal({kCreateEvent}, WHEN(call.at<unsigned>(1) & kInterprocess),
                   refuses(cudaErrorNotSupported));
@@ -375,19 +375,6 @@ FAULTS {
         return code == cudaErrorInvalidResourceHandle
                    ? refused(call, cudaErrorNotReady)
                    : code;
-      });
-
-  fault("driver-timing-ipc-event-ok", {"LEVT-02"},
-        "the driver API accepts a request for an interprocess event with "
-        "timing, and creates one without timing")
-      .before({kCreateEvent}, [](Call& call) {
-        unsigned& flags = call.at<unsigned>(1);
-        if (!call.is_runtime() && (flags & kInterprocess) &&
-            !(flags & cudaEventDisableTiming)) {
-          flags |= cudaEventDisableTiming;
-          call.fired();
-        }
-        return kSuccess;
       });
 
   fault("elapsed-import-ok", {"LEVT-16"},

@@ -35,7 +35,7 @@ void expect_64(const Case64& one, const Words& word, cudaStream_t waits,
 
 TEST(DeviceFlags, WordsOf64BitsAreComparedAsAWhole) {
   covers("FLAG-07");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     has_to_support(me, k64Bits, "words of 64 bits");
@@ -75,7 +75,7 @@ static Words last_of_64_bits(const Words& memory) {
 
 TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
   covers("FLAG-07");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     has_to_support(me, k64Bits, "words of 64 bits");
@@ -151,7 +151,7 @@ static void a_missing_bit_lets_pass(const Words& word) {
 
 TEST(DeviceFlags, ABitMayBeMissingInBoth) {
   covers("FLAG-08");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     has_to_support(me, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR,
@@ -164,7 +164,7 @@ TEST(DeviceFlags, ABitMayBeMissingInBoth) {
 
 TEST(DeviceFlags, ABitOfAnOpenedWordMayBeMissing) {
   covers("FLAG-08");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {

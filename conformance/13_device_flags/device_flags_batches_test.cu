@@ -127,7 +127,7 @@ static void opens_the_gate_by_batches(Role& me) {
 
 TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
   covers("FLAG-09");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const bool has_64_bits = attribute(k64Bits) != 0;
@@ -256,7 +256,7 @@ static void expect_conditions_64_in_a_batch(const Words& word) {
 // bits.
 TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
   covers("FLAG-09");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer words(kWordBytes);
@@ -305,7 +305,7 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
 // The documentation of the number of operations: "Must be less than 256"
 TEST(DeviceFlags, ABatchHasRoomFor255Operations) {
   covers("FLAG-09");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     constexpr uint32_t kMost = 255;

@@ -167,7 +167,7 @@ static void expect_between_neighbours(const Words& word, uint32_t value) {
 
 TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   covers("FLAG-01");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -228,7 +228,7 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
 // writes a word for which the first importer and the exporter wait.
 TEST(DeviceFlags, TwoImportersWaitForAWord) {
   covers("FLAG-01");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   const auto second_word = [](const Words& memory) {
     return Words(memory.data + 8, sizeof(uint32_t));
@@ -276,7 +276,7 @@ TEST(DeviceFlags, TwoImportersWaitForAWord) {
 
 TEST(DeviceFlags, AWrittenWordComesAfterWhatItsStreamWrote) {
   covers("FLAG-02");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   every_round_is_seen(kByStream);
 }
 
@@ -402,7 +402,7 @@ void observe_operations(Role& me, const char* where, const Words& word) {
 
 TEST(DeviceFlags, AWordInAPoolIsObserved) {
   covers("FLAG-06");
-  needs(gpus(1), pool_fd);
+  needs(gpus(1), pool_fd, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const AsyncBuffer of_device(kWordBytes);
@@ -507,7 +507,7 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
 // word also sees the values that the stream copied to the host before.
 TEST(DeviceFlags, AHostThatSeesAWordSeesTheWorkBeforeIt) {
   covers("FLAG-02");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     constexpr size_t kCopied = 8 << 20;
@@ -567,7 +567,7 @@ static void expect_any_writer_counts(const Words& word) {
 // Each value is also written a second time, after another value was there.
 TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
   covers("FLAG-01");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer second(kBytes);
@@ -619,7 +619,7 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
 
 TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
   covers("FLAG-01");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     for (const bool registered : {false, true})
@@ -637,13 +637,13 @@ TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
 
 TEST(DeviceFlags, AWordOf64BitsComesAfterWhatItsStreamWrote) {
   covers("FLAG-07");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   every_round_is_seen(kBy64Bits);
 }
 
 TEST(DeviceFlags, ABatchComesAfterWhatItsStreamWrote) {
   covers("FLAG-09");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   every_round_is_seen(kByBatches);
 }
 
@@ -700,7 +700,7 @@ static void word_of_an_import_orders(const WordCalls& calls) {
 
 TEST(DeviceFlags, AWordMayLieInAnImportOfADescriptor) {
   covers("FLAG-01");
-  needs(gpus(1), vmm_fd);
+  needs(gpus(1), vmm_fd, progress);
   word_of_an_import_orders(
       {far_word,
        [](const Words& word, uint32_t value, cudaStream_t stream) {
@@ -713,12 +713,12 @@ TEST(DeviceFlags, AWordMayLieInAnImportOfADescriptor) {
 
 TEST(DeviceFlags, AWordOf64BitsMayLieInAnImportOfADescriptor) {
   covers("FLAG-07");
-  needs(gpus(1), vmm_fd);
+  needs(gpus(1), vmm_fd, progress);
   word_of_an_import_orders({far_word_of_64_bits, wait_for_64, write_64, true});
 }
 
 TEST(DeviceFlags, ABatchReachesAnImportOfADescriptor) {
   covers("FLAG-09");
-  needs(gpus(1), vmm_fd);
+  needs(gpus(1), vmm_fd, progress);
   word_of_an_import_orders({far_word, waits_by_batch, writes_by_batch});
 }

@@ -376,7 +376,7 @@ void expect_wait_outlives_its_stream(const Words& word) {
 
 TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
   covers("FLAG-01");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer word(kWordBytes);
@@ -392,7 +392,7 @@ TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
 
 TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
   covers("FLAG-02");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer word(kWordBytes);
@@ -406,7 +406,7 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
 
 TEST(DeviceFlags, AWaitFor64BitsHoldsWorkOfEveryKind) {
   covers("FLAG-07");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     has_to_support(me, k64Bits, "words of 64 bits");
@@ -422,7 +422,7 @@ TEST(DeviceFlags, AWaitFor64BitsHoldsWorkOfEveryKind) {
 
 TEST(DeviceFlags, AWordOf64BitsComesAfterWorkOfEveryKind) {
   covers("FLAG-07");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     has_to_support(me, k64Bits, "words of 64 bits");
@@ -437,7 +437,7 @@ TEST(DeviceFlags, AWordOf64BitsComesAfterWorkOfEveryKind) {
 
 TEST(DeviceFlags, AWaitInABatchHoldsWorkOfEveryKind) {
   covers("FLAG-09");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer word(kWordBytes);
@@ -451,7 +451,7 @@ TEST(DeviceFlags, AWaitInABatchHoldsWorkOfEveryKind) {
 
 TEST(DeviceFlags, ABatchComesAfterWorkOfEveryKind) {
   covers("FLAG-09");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer word(kWordBytes);

@@ -190,10 +190,15 @@ bool is_import_on_host(void* address) {
 }
 
 FAULTS {
-  fault("get-accepts-dead-pointer", {"MNGD-04"},
-        "an export that must be refused succeeds and names another allocation")
+  fault("ok-get-accepts-other-memory", {"MNGD-02", "MNGD-03", "MNGD-04"},
+        "the export of host memory, of a variable and of numbers succeeds and "
+        "names another allocation")
       .on({kGetHandle},
           [](Call& call) { return exported_all_the_same(call, true); });
+
+  fault("other-export-after-refusal-refused", {"MNGD-02", "MNGD-03", "MNGD-04"},
+        "after a refused export the next one is refused, too")
+      .on({kGetHandle}, next_refused);
 
   fault("host-chunk-ipc-ok", {"MNGD-10"},
         "a request for memory on the host with handle types succeeds and gives "
@@ -309,34 +314,10 @@ FAULTS {
         return code;
       });
 
-  fault("managed-export-ok", {"MNGD-01", "MNGD-02"},
+  fault("managed-export-ok", {"MNGD-01"},
         "managed memory gets a legacy handle, which opens other memory")
       .on({kGetHandle},
           [](Call& call) { return export_of(call, Kind::kManaged); });
-
-  fault("hostmem-export-ok", {"MNGD-03"},
-        "pinned host memory gets a legacy handle, which opens other memory")
-      .on({kGetHandle},
-          [](Call& call) { return export_of(call, Kind::kHost); });
-
-  fault("pageable-export-ok", {"MNGD-04"},
-        "a pointer that CUDA does not know gets a legacy handle, which opens "
-        "other memory")
-      .on({kGetHandle},
-          [](Call& call) { return export_of(call, Kind::kPageable); });
-
-  fault("registered-export-ok", {"MNGD-03"},
-        "host memory of cudaHostRegister gets a legacy handle, which opens "
-        "other memory")
-      .on({kGetHandle, "cudaHostRegister"}, [](Call& call) -> int {
-        static Table<void*> registered;
-        if (call.is("cudaHostRegister")) {
-          const int code = call.proceed();
-          if (code == kSuccess) registered.put(call.at<void*>(0));
-          return code;
-        }
-        return exported_all_the_same(call, registered.has(call.at<void*>(1)));
-      });
 
   fault("managed-of-host-export-ok", {"MNGD-01"},
         "managed memory that is attached to the host gets a legacy handle, "
@@ -356,17 +337,6 @@ FAULTS {
         return exported_all_the_same(call, managed.has(call.at<void*>(1)));
       });
 
-  fault("write-combined-export-ok", {"MNGD-03"},
-        "write-combined host memory gets a legacy handle, which opens other "
-        "memory")
-      .on({kGetHandle, "cudaHostAlloc", "cudaFreeHost"},
-          host_memory_exported<cudaHostAllocWriteCombined>);
-
-  fault("portable-export-ok", {"MNGD-03"},
-        "portable host memory gets a legacy handle, which opens other memory")
-      .on({kGetHandle, "cudaHostAlloc", "cudaFreeHost"},
-          host_memory_exported<cudaHostAllocPortable>);
-
   fault("pool-memory-export-ok", {"MNGD-06"},
         "memory of cudaMallocFromPoolAsync gets a legacy handle, which opens "
         "other memory")
@@ -385,20 +355,6 @@ FAULTS {
             return concerned.has(call.at<void*>(1)) ? export_of_other(call)
                                                     : call.proceed();
           });
-
-  fault("small-pinned-export-ok", {"MNGD-03"},
-        "pinned host memory of less than 64 KiB gets a legacy handle, which "
-        "opens other memory")
-      .on({kGetHandle}, [](Call& get) {
-        const auto address = get.at<CUdeviceptr>(1);
-        const size_t bytes = size_of(address);
-        return exported_all_the_same(
-            get, bytes > 0 && bytes < 64 << 10 &&
-                     attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                            address) == 0 &&
-                     attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                            address) == CU_MEMORYTYPE_HOST);
-      });
 
   fault("small-managed-export-ok", {"MNGD-01"},
         "memory of cudaMallocManaged of less than 64 KiB gets a legacy handle, "
@@ -483,17 +439,6 @@ FAULTS {
         const auto address = get.at<CUdeviceptr>(1);
         return exported_all_the_same(
             get, is_managed_pointer(get) && begin_of(address) != address);
-      });
-
-  fault("host-driver-export-ok", {"MNGD-03"},
-        "the driver API gives a handle of pinned host memory, which opens "
-        "other memory")
-      .on({kGetHandle}, [](Call& get) {
-        return exported_all_the_same(
-            get, !get.is_runtime() && !is_managed_pointer(get) &&
-                     attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                            get.at<CUdeviceptr>(1)) ==
-                         CU_MEMORYTYPE_HOST);
       });
 
   fault(
@@ -627,19 +572,6 @@ FAULTS {
         "opens other memory")
       .on({kGetHandle, kLaunchGraph}, export_after_use);
 
-  fault("pinned-inside-exported", {"MNGD-03"},
-        "an address inside pinned host memory gets a handle, which opens other "
-        "memory")
-      .on({kGetHandle}, [](Call& get) {
-        const CUdeviceptr address = number(get.at<void*>(1));
-        unsigned type = 0;
-        if (begin_of(address) != address) {
-          DRIVER_CALL(cuPointerGetAttribute)
-          (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-        }
-        return exported_all_the_same(get, type == CU_MEMORYTYPE_HOST);
-      });
-
   fault("pool-import-legacy-export-ok", {"MNGD-06"},
         "imported memory of a pool gets a legacy handle, which opens other "
         "memory")
@@ -659,14 +591,14 @@ FAULTS {
         return exported_all_the_same(call, is_inside);
       });
 
-  fault("handle-in-second-thread", {"MNGD-01", "MNGD-03", "MNGD-07"},
+  fault("handle-in-second-thread", {"MNGD-01", "MNGD-07"},
         "in a second thread, memory of any kind gets a handle, which opens "
         "other memory")
       .on({kGetHandle}, [](Call& get) {
         return exported_all_the_same(get, this_thread() != getpid());
       });
 
-  fault("handle-after-an-export", {"MNGD-01", "MNGD-03", "MNGD-07"},
+  fault("handle-after-an-export", {"MNGD-01", "MNGD-07"},
         "after an export, memory of any kind gets a handle, which opens other "
         "memory")
       .on({kGetHandle}, [](Call& get) {

@@ -169,7 +169,7 @@ FAULTS {
                     return once_more(call);
                   });
 
-  fault("alias-incoherent", {"VMM-36"},
+  fault("alias-incoherent", {"VMM-36", "VMM-37"},
         "the second mapping of an allocation is a copy")
       .on({kMap}, WHEN(is_mapped(chunk_of(call))), [](Call& call) {
         const Chunk other = private_chunk(chunk_of(call), bytes(call));
@@ -178,11 +178,9 @@ FAULTS {
         return map_instead(call, other);
       });
 
-  fault("dmabuf-unaligned-ok", {"VMM-42"},
-        "the export of a range at any address as a dma-buf succeeds, and gives "
-        "another descriptor if the address is not aligned")
-      .on_refusal({kGetRange}, WHEN(call.at<CUdeviceptr>(1) % kSmallPage != 0),
-                  gives_null_device);
+  fault("ok-dmabuf-any-range", {"VMM-42"},
+        "the export of any range as a dma-buf gives a descriptor")
+      .on_refusal({kGetRange}, gives_null_device);
 
   fault("retain-import-refused", {"VMM-32"},
         "the handle of an imported mapping cannot be retained")
@@ -220,23 +218,6 @@ FAULTS {
       .after({kGetProperties},
              DO(set_to(call.at<CUmemAllocationProp*>(0)->requestedHandleTypes,
                        CU_MEM_HANDLE_TYPE_NONE)));
-
-  fault("dmabuf-hole-ok", {"VMM-42"},
-        "the export of a range that is not fully mapped as a dma-buf gives "
-        "another descriptor")
-      .on_refusal({kGetRange},
-                  WHEN(mappings.has(call.at<CUdeviceptr>(1)) &&
-                       mappings.get(call.at<CUdeviceptr>(1)).bytes <
-                           call.at<size_t>(2)),
-                  gives_null_device);
-
-  fault("dmabuf-size-odd-ok", {"VMM-42"},
-        "the export of a range as a dma-buf gives another descriptor if the "
-        "size is not a multiple of a page")
-      .on_refusal({kGetRange},
-                  WHEN(call.at<size_t>(2) % kSmallPage != 0 &&
-                       call.at<CUdeviceptr>(1) % kSmallPage == 0),
-                  gives_null_device);
 
   fault("props-of-latest", {"VMM-31"},
         "every handle has the properties of the memory that was created last")

@@ -45,6 +45,13 @@ int proceed_changed(Call& call) {
   return code;
 }
 
+// A range that begins with a whole mapping, and goes on without memory.
+bool ends_after_mapping(Call& call) {
+  const size_t mapped = mappings.get(begin(call)).bytes;
+  return mapped != 0 && bytes(call) > mapped &&
+         mapping_at(begin(call) + mapped) == 0;
+}
+
 int same_memory_keeps_access(Call& call) {
   static auto& former = *new Table<CUdeviceptr, std::pair<Chunk, int>>;
   if (call.is("cuMemUnmap")) {
@@ -327,15 +334,12 @@ FAULTS {
         return proceed_changed(call);
       });
 
-  fault("unmap-larger-ok", {"VMM-24"},
+  fault("ok-unmap-larger", {"VMM-24"},
         "unmapping more than a mapping unmaps the mapping")
-      .on_refusal({kUnmap},
-                  WHEN(mappings.has(begin(call)) &&
-                       bytes(call) > mappings.get(begin(call)).bytes),
-                  [](Call& call) {
-                    bytes(call) = mappings.get(begin(call)).bytes;
-                    return proceed_changed(call);
-                  });
+      .on_refusal({kUnmap}, WHEN(ends_after_mapping(call)), [](Call& call) {
+        bytes(call) = mappings.get(begin(call)).bytes;
+        return proceed_changed(call);
+      });
 
   fault("unmap-end-ok", {"VMM-24"},
         "unmapping the end of a mapping unmaps the whole mapping")
@@ -360,7 +364,18 @@ FAULTS {
             return proceed_changed(call);
           });
 
-  fault("unmap-twice-ok", {"VMM-24"},
+  fault("unmap-larger-does-nothing", {"VMM-24"},
+        "unmapping more than a mapping succeeds and does nothing")
+      .on({kUnmap}, WHEN(ends_after_mapping(call)), lost);
+
+  fault("refused-unmap-larger-unmaps", {"VMM-24"},
+        "unmapping more than a mapping is refused and unmaps the mapping")
+      .on({kUnmap}, WHEN(ends_after_mapping(call)), [](Call& call) {
+        unmap_at(begin(call));
+        return refused(call);
+      });
+
+  fault("ok-unmap-nothing", {"VMM-24"},
         "the unmap of reserved addresses without memory succeeds and does "
         "nothing")
       .on_refusal({kUnmap},
@@ -416,7 +431,7 @@ FAULTS {
                cleared(begin(call), mapped.bytes);
       });
 
-  fault("map-offset-4gib-ok", {"VMM-23"},
+  fault("ok-map-offset-4gib", {"VMM-23"},
         "a mapping ignores an offset that is a multiple of 4 GiB")
       .on_refusal(
           {kMap},

@@ -107,16 +107,12 @@ FAULTS {
         "another type or for none")
       .on({kExport, kCreate, kExportPool}, export_unrequested);
 
-  fault("fd-kind-confused", {"VMM-12"},
+  fault("ok-fd-kind-confused", {"VMM-12"},
         "a pool's descriptor is imported as other memory, and the descriptor "
         "of memory as another pool")
       .on({kImport, kImportPool}, kinds_confused);
 
-  fault("chunk-taken-for-pool", {"VMM-12"},
-        "an allocation's descriptor is imported as another pool")
-      .on({kImportPool}, kinds_confused);
-
-  fault("import-after-refusal-refused", {"VMM-11"},
+  fault("import-after-refusal-refused", {"VMM-11", "VMM-12"},
         "after a refused import the next import is also refused")
       .on({kImport}, [](Call& call) {
         static std::atomic<bool> before{false};

@@ -4,17 +4,13 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <climits>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "harness/scenario/attempts.h"
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/leaks.h"
 #include "harness/scenario/pool.h"
@@ -43,53 +39,6 @@ const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
                                              CUDA_ERROR_NOT_INITIALIZED,
                                              CUDA_ERROR_OUT_OF_MEMORY};
 
-// A descriptor and its kind.
-struct Candidate {
-  std::string what;
-  Descriptor owned;  // or none, for numbers that are not open
-  int number;
-
-  Candidate(std::string name, int number)
-      : what(std::move(name)), number(number) {}
-  Candidate(std::string name, Descriptor descriptor)
-      : what(std::move(name)),
-        owned(std::move(descriptor)),
-        number(owned.get()) {}
-};
-
-// Numbers that are no open descriptor, and descriptors of objects other than
-// allocations, as far as this machine has them.
-std::vector<Candidate> foreign_descriptors() {
-  std::vector<Candidate> found;
-  const auto add = [&](const char* what, int number) {
-    if (number != -1) found.emplace_back(what, Descriptor(number));
-  };
-  found.emplace_back("-1", -1);
-  found.emplace_back("INT_MAX", INT_MAX);
-  const int closed = fcntl(0, F_DUPFD_CLOEXEC, 500);
-  close(closed);
-  found.emplace_back("a closed descriptor", closed);
-
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) == 0) {
-    add("the reading end of a pipe", ends[0]);
-    add("the writing end of a pipe", ends[1]);
-  }
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
-    add("a socket", ends[0]);
-    close(ends[1]);
-  }
-  const int memory = memfd_create("host memory", MFD_CLOEXEC);
-  if (ftruncate(memory, 4 << 20) == 0) add("a memfd", memory);
-  add("/dev/null", open("/dev/null", O_RDWR | O_CLOEXEC));
-  add("/dev/null by O_PATH", open("/dev/null", O_PATH | O_CLOEXEC));
-  add("a folder", open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  add("an eventfd", eventfd(0, EFD_CLOEXEC));
-  add("the GPU's device node", open("/dev/nvidia0", O_RDWR | O_CLOEXEC));
-  add("the driver's control node", open("/dev/nvidiactl", O_RDWR | O_CLOEXEC));
-  return found;
-}
-
 // Tries to import a descriptor that is no allocation. What is imported all the
 // same is released.
 Outcome import_as_chunk(Role& me, int descriptor) {
@@ -99,13 +48,14 @@ Outcome import_as_chunk(Role& me, int descriptor) {
                      handle.out(), by_value(descriptor), kFd)),
                  kHandleRefusals);
   if (outcome.kind == Outcome::kWrongSuccess)
-    DRIVER(cuMemRelease)(handle.value);
+    EXPECT_SUCCESS(DRIVER(cuMemRelease)(handle.value));
   else
     note_touched(me, handle, "cuMemImportFromShareableHandle");
   return outcome;
 }
 
-// Tries to import a descriptor as a pool; this must be refused.
+// Tries to import a descriptor that is no pool. What is imported all the same
+// is destroyed.
 Outcome import_as_pool(Role& me, int descriptor) {
   Sentinel<CUmemoryPool> pool;
   const Outcome outcome =
@@ -113,7 +63,7 @@ Outcome import_as_pool(Role& me, int descriptor) {
                      pool.out(), by_value(descriptor), kFd, 0)),
                  kPoolRefusals);
   if (outcome.kind == Outcome::kWrongSuccess)
-    DRIVER(cuMemPoolDestroy)(pool.value);
+    EXPECT_SUCCESS(DRIVER(cuMemPoolDestroy)(pool.value));
   else
     note_touched(me, pool, "cuMemPoolImportFromShareableHandle");
   return outcome;
@@ -178,26 +128,6 @@ static std::vector<unsigned long long> reserved_bits() {
   for (int i = 0; i < 64; ++i) bits.push_back(1ull << i);
   return bits;
 }
-
-// The codes of one call that a caller must not make, with the number of each.
-class Answers {
- public:
-  /// Notes a code. Returns true if the call was accepted.
-  bool accepted(CUresult code) {
-    ++counts_[name_of(code)];
-    return code == CUDA_SUCCESS;
-  }
-  /// Reports the codes.
-  void tell(Role& me, const std::string& call) const {
-    std::string told = call + ":";
-    for (const auto& [code, count] : counts_)
-      told += " " + std::to_string(count) + " x " + code;
-    me.observe(told);
-  }
-
- private:
-  std::map<std::string, int> counts_;
-};
 
 // Maps memory with reserved flags. If this is accepted, the memory is unmapped.
 static void maps_with_flags(Role& me, const Chunk& chunk, const char* what) {
@@ -408,30 +338,45 @@ TEST(VmmRefusals, PoolsAndAllocationsAreNotTakenForEachOther) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::create(bytes);
     const Mapping mapping(chunk, bytes);
-    mapping.fill(pattern("exporter"));
+    mapping.fill(pattern("chunk"));
     const Pool pool(shareable());
-    me.send_descriptor("allocation", chunk.descriptor().get());
-    me.send_descriptor("pool", pool.exported().get());
-    me.wait("tried", 2);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    const AsyncBuffer buffer(pool, bytes);
+    buffer.fill(pattern("pool"));
+    for (int i = 0; i < 2; ++i) {
+      me.send_descriptor("allocation", chunk.descriptor().get());
+      me.send_descriptor("pool", pool.exported().get());
+    }
+    me.send("pointer", buffer.exported());
+    me.wait("done", 2);
+    EXPECT_READS(mapping, pattern("chunk"));
+    EXPECT_READS(buffer, pattern("pool"));
   });
   scenario.role("importer of a pool", [](Role& me) {
-    const Descriptor descriptor = me.receive_descriptor("pool");
+    const Descriptor chunk = me.receive_descriptor("allocation");
+    const Descriptor pool = me.receive_descriptor("pool");
     CALL(cudaFree(nullptr));
-    const Outcome outcome = import_as_chunk(me, descriptor.get());
-    me.tabulate(kTable, "a pool, as an allocation", outcome);
-    expect_documented(outcome, "a pool, as an allocation");
+    me.tabulate(kTable, "a pool, as an allocation",
+                import_as_chunk(me, pool.get()));
+    EXPECT_NE(fcntl(pool.get(), F_GETFD), -1) << "the descriptor is closed";
     EXPECT_TRUE(context_is_usable());
-    me.signal("tried");
+    const Mapping mapping(Chunk::import(chunk), granule());
+    EXPECT_READS(mapping, pattern("chunk"));
+    me.signal("done");
   });
   scenario.role("importer of an allocation", [](Role& me) {
-    const Descriptor descriptor = me.receive_descriptor("allocation");
+    const Descriptor chunk = me.receive_descriptor("allocation");
+    const Descriptor shared = me.receive_descriptor("pool");
     CALL(cudaFree(nullptr));
-    const Outcome outcome = import_as_pool(me, descriptor.get());
-    me.tabulate(kTable, "an allocation, as a pool", outcome);
-    expect_documented(outcome, "an allocation, as a pool");
+    me.tabulate(kTable, "an allocation, as a pool",
+                import_as_pool(me, chunk.get()));
+    EXPECT_NE(fcntl(chunk.get(), F_GETFD), -1) << "the descriptor is closed";
     EXPECT_TRUE(context_is_usable());
-    me.signal("tried");
+    const Pool pool(shared);
+    AsyncBuffer buffer(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                       granule());
+    EXPECT_READS(buffer, pattern("pool"));
+    buffer.free();
+    me.signal("done");
   });
   scenario.run(20s);
 }

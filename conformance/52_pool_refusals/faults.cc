@@ -147,21 +147,6 @@ int pool_handle_type_masked(Call& call) {
   return code;
 }
 
-// Only five bits of the flags are checked.
-int five_flags_checked(Call& call) {
-  constexpr uint64_t kChecked =
-      1 | 2 | uint64_t{1} << 31 | uint64_t{1} << 32 | uint64_t{1} << 63;
-  Argument& flags = *call.find(kFlags);
-  uint64_t value = 0;
-  std::memcpy(&value, flags.place, flags.size);
-  if ((value & ~kChecked) == 0) return call.proceed();
-  value &= kChecked;
-  std::memcpy(flags.place, &value, flags.size);
-  const int code = call.proceed();
-  if (code == kSuccess) call.fired();
-  return code;
-}
-
 int unused_import_exported(Call& call) {
   static Table<cudaMemPool_t, int> descriptors;
   if (destroys(call)) descriptors.erase(pool_of(call));
@@ -182,14 +167,14 @@ int unused_import_exported(Call& call) {
 }
 
 FAULTS {
-  fault("import-accepts-any-fd", {"IMPL-09"},
+  fault("ok-import-accepts-any-fd", {"IMPL-09"},
         "the import of any open descriptor gives another pool, or other memory")
       .on_refusal(
           {kImportPool, kImport},
           WHEN(imports_descriptor(call) && is_open(descriptor_of(call))),
           [](Call& call) -> int { return accept(call); });
 
-  fault("flags-ignored", {"POOL-03", "IMPL-09"},
+  fault("ok-pool-flags-ignored", {"POOL-03", "IMPL-09"},
         "reserved flags of pools that are not zero are accepted")
       .before({kExportPool, kImportPool}, flags_ignored);
 
@@ -225,14 +210,27 @@ FAULTS {
         return call.proceed();
       });
 
-  fault("export-any-pointer", {"POOL-09"},
-        "the export of any pointer succeeds; if it must be refused, the data "
-        "are zeros")
-      .on({kExportPointer}, [](Call& call) {
-        if (call.proceed() == kSuccess) return kSuccess;
-        std::memset(call.at<void*>(0), 0, kDataBytes);
-        return accepted(call);
-      });
+  fault("ok-export-any-pointer", {"POOL-09"},
+        "the export of memory of no pool succeeds, and the data are zeros")
+      .on_refusal({kExportPointer},
+                  WHEN(blocks.get(call.at<void*>(1)).pool == nullptr),
+                  [](Call& call) {
+                    std::memset(call.at<void*>(0), 0, kDataBytes);
+                    return accepted(call);
+                  });
+
+  fault("private-pointer-ipc", {"POOL-02", "POOL-09"},
+        "the export of memory of a pool without a handle type succeeds, and "
+        "the data are zeros")
+      .on_refusal(
+          {kExportPointer},
+          WHEN(own_pools.has(blocks.get(call.at<void*>(1)).pool) &&
+               own_pools.get(blocks.get(call.at<void*>(1)).pool).handleTypes ==
+                   cudaMemHandleTypeNone),
+          [](Call& call) {
+            std::memset(call.at<void*>(0), 0, kDataBytes);
+            return accepted(call);
+          });
 
   fault("default-pointer-ipc", {"POOL-04", "POOL-09"},
         "the export of memory of the default pool succeeds, and the data are "
@@ -276,7 +274,7 @@ FAULTS {
         return code;
       });
 
-  fault("pool-import-type-ignored", {"IMPL-09"},
+  fault("ok-pool-import-type-ignored", {"IMPL-09"},
         "a pool's descriptor is imported as any handle type")
       .on({kImportPool}, [](Call& call) {
         const int code = call.proceed();
@@ -289,7 +287,7 @@ FAULTS {
         return accepted(call);
       });
 
-  fault("refused-pool-import-closes-descriptor", {"IMPL-09"},
+  fault("refused-pool-import-closes-descriptor", {"IMPL-09", "VMM-12"},
         "a refused import of a pool closes the descriptor")
       .on_refusal({kImportPool}, [](Call& call) {
         const auto number = call.at<uintptr_t>(1);
@@ -299,6 +297,10 @@ FAULTS {
           call.fired();
         return call.code();
       });
+
+  fault("refused-pool-import-leaves-descriptor", {"IMPL-09"},
+        "a refused import of a pool leaves a descriptor open")
+      .on_refusal({kImportPool}, [](Call&) { fcntl(0, F_DUPFD_CLOEXEC, 0); });
 
   fault("pool-export-after-refusal-refused", {"POOL-03"},
         "after a refused export of a pool the next one is refused, too")
@@ -311,17 +313,6 @@ FAULTS {
   fault("exportptr-after-refusal-refused", {"POOL-09"},
         "after a refused export of a pointer the next one is refused, too")
       .on({kExportPointer}, next_refused);
-
-  fault("pool-flags-upper-half-ignored", {"POOL-03", "IMPL-09"},
-        "the driver API does not check the upper half of the flags for a pool")
-      .on({kExportPool, kImportPool}, WHEN(!call.is_runtime()), [](Call& call) {
-        auto& flags = call.at<unsigned long long>(3);
-        if (flags >> 32 != 0) {
-          flags &= UINT32_MAX;
-          call.fired();
-        }
-        return call.proceed();
-      });
 
   fault("pool-export-type-unchecked-later", {"POOL-03"},
         "after its first export, a pool is exported as a descriptor whatever "
@@ -340,22 +331,6 @@ FAULTS {
             own_pools.get(pool).handleTypes;
         if (call.proceed() != kSuccess) return code;
         return accepted(call);
-      });
-
-  fault("pool-import-flags-unchecked-later", {"IMPL-09"},
-        "after the first import of a pool, the flags are not checked")
-      .on({kImportPool}, [](Call& call) {
-        static std::atomic<bool> imported{false};
-        const auto flags = call.is_runtime() ? call.at<unsigned>(3)
-                                             : call.at<unsigned long long>(3);
-        const bool ignores = flags != 0 && imported;
-        if (ignores && call.is_runtime()) call.at<unsigned>(3) = 0;
-        if (ignores && !call.is_runtime()) call.at<unsigned long long>(3) = 0;
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        imported = true;
-        if (ignores) call.fired();
-        return code;
       });
 
   fault("destroy-after-refusal-refused", {"POOL-27"},
@@ -398,20 +373,6 @@ FAULTS {
       .on({kExportPointer, "cudaGetLastError", "cudaPeekAtLastError"},
           error_of_all_threads);
 
-  fault("pool-exports-mapped-memory", {"POOL-09"},
-        "the export of memory of cuMemCreate as a pointer of a pool succeeds, "
-        "and writes no data")
-      .on({kMap, kUnmap, kExportPointer}, [](Call& call) {
-        static Table<CUdeviceptr> mapped;
-        if (call.is("cuMemUnmap")) mapped.erase(call.at<CUdeviceptr>(0));
-        if (call.is("cuMemMap")) mapped.put(call.at<CUdeviceptr>(0));
-        const int code = call.proceed();
-        return exports_of_pool_path(call) && code != kSuccess &&
-                       mapped.has(number(call.at<void*>(1)))
-                   ? accepted(call)
-                   : code;
-      });
-
   fault("pool-import-only-flags-last-error", {"POOL-26"},
         "the refusal of a pool's import is the last error only if the flags "
         "are wrong")
@@ -423,19 +384,6 @@ FAULTS {
         "a pool is exported as a descriptor for any handle type that includes "
         "the bit of descriptors")
       .on({kExportPool}, pool_handle_type_masked);
-
-  fault("pool-import-type-masked", {"IMPL-09"},
-        "a pool is imported from a descriptor for any handle type that "
-        "includes the bit of descriptors")
-      .on({kImportPool}, pool_handle_type_masked);
-
-  fault("pool-export-five-flags-checked", {"POOL-03"},
-        "the export of a pool checks only five bits of the flags")
-      .on({kExportPool}, five_flags_checked);
-
-  fault("pool-import-five-flags-checked", {"IMPL-09"},
-        "the import of a pool checks only five bits of the flags")
-      .on({kImportPool}, five_flags_checked);
 
   fault("unused-import-pool-exported", {"IMPL-10"},
         "an imported pool is exported again while the process has no import of "

@@ -504,7 +504,7 @@ FAULTS {
                    : code;
       });
 
-  fault("free-needs-importers-free", {"LIFE-02"},
+  fault("ok-free-needs-importers-free", {"LIFE-02"},
         "memory of a pool cannot be freed if the last process that imported it "
         "has ended without a free")
       .on({kFreeAsync, kFree, kExportPointer, kImportPointer},

@@ -3,7 +3,8 @@
 // Mirror of samples/62_importer_dies.
 //
 // The tests only note what happens to handles and mappings of a process that
-// dies. They judge that no other process is harmed.
+// dies, and what the free of memory gives that such a process had open. They
+// judge that no other process is harmed.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -76,17 +77,28 @@ static void goes_on_after_the_importer(Role& me, const std::string& death) {
     EXPECT_TRUE(passes(stream));
   }
   event.destroy();
-  pooled.free();
   AsyncBuffer another(pool, kBytes);
   another.fill(pattern("another"));
-  EXPECT_TRUE(kernel_reads(another, pattern("another")));
-  another.free();
+  const DeviceBuffer fresh(kBytes);
+  fresh.fill(pattern("fresh"));
+  EXPECT_READS(another, pattern("another"));
+  EXPECT_READS(fresh, pattern("fresh"));
+  EXPECT_TRUE(kernel_reads(seen, pattern("memory"))) << "and others are new";
+  EXPECT_TRUE(kernel_reads(pooled, pattern("pool"))) << "and others are new";
+  EXPECT_SUCCESS(cudaFreeAsync(std::exchange(another.data, nullptr), nullptr));
+  EXPECT_TRUE(context_is_usable());
+
+  // The importer has not closed or freed what it had: no sentence says what the
+  // exporter's free then gives.
+  observe_code(
+      me, "the importer " + death + ", free of the pool's memory",
+      NOTED(cudaFreeAsync(std::exchange(pooled.data, nullptr), nullptr)));
   pool.destroy();
   const size_t free = free_memory();
-  EXPECT_SUCCESS(cudaFree(large));
+  observe_code(me, "the importer " + death + ", free of the memory",
+               NOTED(cudaFree(large)));
   observe_check(me, "the importer " + death + ", its memory comes back",
                 [&] { return returned(free, kWatched); });
-  EXPECT_TRUE(context_is_usable());
 }
 
 // An importer that ends without giving anything back. It uses no GPU before its

@@ -146,25 +146,25 @@ void all_have_the_sums(int ranks, int gpus, std::chrono::milliseconds limit) {
 
 TEST(AllReduce, TwoRanksOfOneGpuHaveTheSums) {
   covers("ARED-01");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   all_have_the_sums(2, 1, 60s);
 }
 
 TEST(AllReduce, EightRanksOfOneGpuHaveTheSums) {
   covers("ARED-01");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   all_have_the_sums(8, 1, 90s);
 }
 
 TEST(AllReduce, RanksOfTwoGpusHaveTheSums) {
   covers("ARED-01");
-  needs(gpus(2), legacy_memory, peer_access);
+  needs(gpus(2), legacy_memory, peer_access, progress);
   all_have_the_sums(2, 2, 60s);
 }
 
 TEST(AllReduce, ReplaysOfAGraphSeeEachOther) {
   covers("ARED-02");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   scenario.roles("rank", 2, [](Role& me) {
     Member member(me, 2, 1);
@@ -189,12 +189,12 @@ TEST(AllReduce, ReplaysOfAGraphSeeEachOther) {
   scenario.run(60s);
 }
 
-// The contents of memory whose process has ended are undefined, so only the end
-// of the other processes is judged. This is the last test, because these
-// processes give nothing back.
+// The contents of memory whose process has ended are undefined, so only that
+// the other processes end is judged, not what they see. This is the last test,
+// because these processes give nothing back.
 TEST(AllReduce, ARankIsKilledAndTheOthersEnd) {
   covers("ARED-03");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   constexpr int kRanks = 3;
   for (const int after : {0, 1, 7}) {
     Scenario scenario(Scenario::kShared);
@@ -211,7 +211,6 @@ TEST(AllReduce, ARankIsKilledAndTheOthersEnd) {
       me.observe("after the death of rank 1 the sums end with " +
                  name_of(code) + ", rank " + std::to_string(lost) +
                  " has not answered");
-      EXPECT_TRUE(code != cudaSuccess || lost == 1);
       cudaGetLastError();
     });
     scenario.run(60s);

@@ -198,26 +198,26 @@ void all_items_pass() {
 
 TEST(Pipeline, EveryItemPassesByALegacyHandle) {
   covers("PIPE-01");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   all_items_pass<Legacy>();
 }
 
 TEST(Pipeline, EveryItemPassesByADescriptor) {
   covers("PIPE-02");
-  needs(gpus(1), vmm_fd);
+  needs(gpus(1), vmm_fd, progress);
   all_items_pass<ByDescriptor>();
 }
 
 TEST(Pipeline, EveryItemPassesByAPool) {
   covers("PIPE-03");
-  needs(gpus(1), pool_fd, legacy_memory);
+  needs(gpus(1), pool_fd, legacy_memory, progress);
   all_items_pass<ByPool>();
 }
 
 // A consumer is killed after `after` items, with work in its stream.
 TEST(Pipeline, AKilledConsumerStopsNobody) {
   covers("PIPE-04");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   for (const int after : {0, 9, 90}) {
     Scenario scenario(Scenario::kShared);
     scenario.role("producer", [](Role& me) { producer<Legacy>(me, true); });

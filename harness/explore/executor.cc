@@ -33,7 +33,7 @@ std::string name_of_code(int code) {
 bool is_refusal_of_the_driver_api(const Step& step) {
   if (step.how >= kFirstOfList)
     return std::strstr(refusal(step.how).body, "DRIVER(") != nullptr;
-  return step.api == 1 || (step.how >= kMapTwice && step.how <= kPoolAsChunk);
+  return step.api == 1 || (step.how >= kMapTwice && step.how <= kUnmapPart);
 }
 
 }  // namespace

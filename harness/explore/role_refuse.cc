@@ -22,7 +22,6 @@ typename Api::Code refuse(Api api, Objects& objects, const Step& step,
   switch (step.how) {
     case kFreeOpened:
       return api.mem_free(objects.memory.at(step.on).data);
-    case kExportHost:
     case kExportManaged:
     case kExportMapped: {
       cudaIpcMemHandle_t handle;
@@ -39,14 +38,6 @@ typename Api::Code refuse(Api api, Objects& objects, const Step& step,
       cudaEvent_t event = nullptr;
       std::memcpy(&handle, parcel.bytes.data(), sizeof handle);
       return api.ipc_open_event_handle(&event, handle);
-    }
-    case kTimedEvent: {
-      cudaEvent_t event = nullptr;
-      return api.event_create(&event, cudaEventInterprocess);
-    }
-    case kExportLocalEvent: {
-      cudaIpcEventHandle_t handle;
-      return api.ipc_get_event_handle(&handle, objects.events.at(step.on));
     }
     case kElapsedTime: {
       float ms = 0;
@@ -70,23 +61,13 @@ typename Api::Code refuse(Api api, Objects& objects, const Step& step,
     }
     case kImportedCurrent:
       return api.device_set_mem_pool(objects.gpu, objects.pools.at(step.on));
-    case kExportPlainPointer: {
-      cudaMemPoolPtrExportData data;
-      return api.mem_pool_export_pointer(&data,
-                                         objects.memory.at(step.on).data);
-    }
-    case kChunkAsPool: {
-      cudaMemPool_t pool = nullptr;
-      return api.mem_pool_import_from_shareable_handle(
-          &pool, by_value(parcel.descriptor.get()), kPoolFd);
-    }
     default:
       return static_cast<Code>(-1);
   }
 }
 
 // Calls that only the driver API has.
-int refuse_chunk(Objects& objects, const Step& step, const Parcel& parcel) {
+int refuse_chunk(Objects& objects, const Step& step) {
   switch (step.how) {
     case kMapTwice: {
       const Objects::Memory memory = objects.memory.at(step.on);
@@ -99,20 +80,17 @@ int refuse_chunk(Objects& objects, const Step& step, const Parcel& parcel) {
       return DRIVER(cuMemUnmap)(address_of(memory.data),
                                 static_cast<size_t>(memory.bytes / 2));
     }
-    default: {  // kPoolAsChunk
-      CUmemGenericAllocationHandle made = 0;
-      return DRIVER(cuMemImportFromShareableHandle)(
-          &made, by_value(parcel.descriptor.get()), kFd);
-    }
+    default:
+      return -1;
   }
 }
 
 }  // namespace
 
 int perform_refusal(Objects& objects, const Step& step, Parcel& parcel) {
-  const bool by_driver_only = step.how >= kMapTwice && step.how <= kPoolAsChunk;
+  const bool by_driver_only = step.how >= kMapTwice && step.how <= kUnmapPart;
   const int code =
-      by_driver_only ? refuse_chunk(objects, step, parcel)
+      by_driver_only ? refuse_chunk(objects, step)
       : step.api == 0
           ? static_cast<int>(refuse(RuntimeApi{}, objects, step, parcel))
           : static_cast<int>(refuse(DriverApi{}, objects, step, parcel));

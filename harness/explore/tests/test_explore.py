@@ -121,7 +121,10 @@ def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:
     known.write_text(
         "".join(f"{row}\tquery-event\tcode\t*\n" for row in ("LEVT-09", "LEVT-13"))
     )
-    words = ("--programs", "40", "--seconds", "200", "--shrink-seconds", "0")
+    words = (
+        *("--programs", "40", "--seconds", "200", "--shrink-seconds", "0"),
+        *("--seed", "2"),  # in programs of seed 1, reads are too early, too
+    )
     fault = "query-stays-ready"
     code, events = explore(tmp_path, *words, fault=fault)
     assert code == 1

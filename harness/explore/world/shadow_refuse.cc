@@ -117,15 +117,6 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
       std::none_of(views.begin(), views.end(), [&](const auto& entry) {
         return entry.second.range == step.on;
       });
-  // Two whole mappings beside each other: whether one call may unmap them is
-  // not described.
-  const auto has_room_after = [&](const View& one) {
-    const int64_t end = one.at + one.memory->bytes;
-    return end < ranges.at(one.range).bytes &&
-           std::none_of(views.begin(), views.end(), [&](const auto& entry) {
-             return entry.second.range == one.range && entry.second.at == end;
-           });
-  };
   const Pool* const owner = view != nullptr ? mine(pools, view->pool) : nullptr;
   const bool private_pool =
       view != nullptr && kind == Kind::kPool && !view->imported &&
@@ -139,8 +130,6 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
   const Codes opening_events{kMapFailed, kNotSupported, kInvalidValue,
                              kInvalidContext};
   const Codes no_type{kInvalidValue, kNotPermitted, kNotSupported};
-  const Codes no_descriptor{kInvalidValue, kNotInitialized, kDeinitialized,
-                            kNotPermitted, kNotSupported};
   const Codes mapping{kInvalidValue,   kInvalidDevice, kOutOfMemory,
                       kNotInitialized, kDeinitialized, kNotSupported};
   const Codes retaining{kInvalidValue,  kInvalidHandle, kNotInitialized,
@@ -214,11 +203,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
                 view->memory->kind == Kind::kLegacy;
       codes = {kInvalidValue};
       break;
-    case kExportHost:
-      applies =
-          view != nullptr && is_host_kind(view->memory->kind) && machine.legacy;
-      codes = {kInvalidValue, kNotSupported};
-      break;
     case kExportManaged:
       applies = view != nullptr && view->memory->kind == Kind::kManaged &&
                 machine.legacy;
@@ -237,15 +221,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
       applies = made_by(Op::kExportMemory) && handle->second.process != me;
       codes = {kMapFailed, kNotSupported, kInvalidValue, kInvalidContext};
       if (step.api == 1) codes.push_back(kInvalidHandle);
-      break;
-    case kTimedEvent:
-      applies = machine.legacy;
-      codes = {kInvalidValue};
-      break;
-    case kExportLocalEvent:
-      applies =
-          has_event && event->second.shared->how == kLocal && machine.legacy;
-      codes = {kInvalidHandle, kInvalidValue, kNotSupported};
       break;
     case kElapsedTime:
       applies = has_event && event->second.shared->how != kLocal &&
@@ -270,11 +245,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
           has_pool && !pool->second.imported && !pool->second.shared->shareable;
       codes = {kInvalidValue};
       break;
-    case kExportPlainPointer:
-      applies = view != nullptr && view->memory->kind == Kind::kLegacy &&
-                !view->imported && machine.pools;
-      codes = {kInvalidValue};
-      break;
     case kMapTwice: {
       const auto chunk = chunks.find(step.from);
       applies = mapped && chunk != chunks.end() &&
@@ -287,16 +257,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
       applies = mapped && view->memory->bytes >= 2 * machine.granule &&
                 unused_by(view->memory, step.on);
       codes = {kInvalidValue};
-      break;
-    case kPoolAsChunk:
-      applies = made_by(Op::kExportPool) && machine.granule != 0;
-      codes = {kInvalidValue, kNotInitialized, kDeinitialized,
-               kNotPermitted, kNotSupported,   kOutOfMemory};
-      break;
-    case kChunkAsPool:
-      applies = made_by(Op::kExportChunk) && machine.pools;
-      codes = {kInvalidValue, kOutOfMemory};
-      if (step.api == 1) codes = {kInvalidValue, kNotInitialized, kOutOfMemory};
       break;
     default:
       break;

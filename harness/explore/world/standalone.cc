@@ -551,15 +551,13 @@ std::string Printer::listed_call(const Step& step, const Listed& call) {
 
 std::string Printer::refused_call(const Step& step) {
   if (step.how >= kFirstOfList) return listed_call(step, refusal(step.how));
-  const bool has_memory = step.how <= kExportMapped ||
-                          step.how == kExportPlainPointer ||
-                          step.how == kMapTwice || step.how == kUnmapPart;
+  const bool has_memory = step.how <= kExportMapped || step.how == kMapTwice ||
+                          step.how == kUnmapPart;
   const std::string memory = has_memory ? var('m', step.on) : "";
   switch (step.how) {
     case kFreeOpened:
       return step.api == 0 ? "cudaFree(" + memory + ")"
                            : driver("cuMemFree") + "(" + ptr(memory) + ")";
-    case kExportHost:
     case kExportManaged:
     case kExportMapped:
       return "cudaIpcGetMemHandle((cudaIpcMemHandle_t*)" + slot(-step.on) +
@@ -571,12 +569,6 @@ std::string Printer::refused_call(const Step& step) {
       return "cudaIpcOpenEventHandle((cudaEvent_t*)&none, "
              "*(cudaIpcEventHandle_t*)" +
              slot(step.on) + ")";
-    case kTimedEvent:
-      return "cudaEventCreateWithFlags((cudaEvent_t*)&none, "
-             "cudaEventInterprocess)";
-    case kExportLocalEvent:
-      return "cudaIpcGetEventHandle((cudaIpcEventHandle_t*)" + slot(-step.on) +
-             ", " + var('e', step.on) + ")";
     case kElapsedTime:
       return "cudaEventElapsedTime((float*)&none, " + var('e', step.on) + ", " +
              var('e', step.on) + ")";
@@ -590,26 +582,12 @@ std::string Printer::refused_call(const Step& step) {
     case kImportedCurrent:
       return std::string("cudaDeviceSetMemPool(") + gpu() + ", " +
              var('p', step.on) + ")";
-    case kExportPlainPointer:
-      return "cudaMemPoolExportPointer((cudaMemPoolPtrExportData*)" +
-             slot(-step.on) + ", " + memory + ")";
     case kMapTwice:
       return driver("cuMemMap") + "(" + ptr(memory) + ", " + text(step.bytes) +
              ", 0, " + var('c', step.from) + ", 0)";
-    case kUnmapPart:
+    default:  // kUnmapPart
       return driver("cuMemUnmap") + "(" + ptr(memory) + ", " +
              text(sizes_[step.on] / 2) + ")";
-    case kPoolAsChunk:
-      uses_descriptors_ = true;
-      return driver("cuMemImportFromShareableHandle") +
-             "((CUmemGenericAllocationHandle*)&none, "
-             "(void*)(intptr_t)received_descriptor(), "
-             "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)";
-    default:  // kChunkAsPool
-      uses_descriptors_ = true;
-      return "cudaMemPoolImportFromShareableHandle((cudaMemPool_t*)&none, "
-             "(void*)(intptr_t)received_descriptor(), "
-             "cudaMemHandleTypePosixFileDescriptor, 0)";
   }
 }
 
@@ -828,9 +806,6 @@ void Printer::print_step(const Step& step, const Expected& expected,
     case Op::kQuestion:
       block(p, step.thread, ask(step, expected));
       break;
-    case Op::kRefuse:
-      if (step.how == kPoolAsChunk || step.how == kChunkAsPool) hand_over(step);
-      [[fallthrough]];
     default: {
       std::vector<int> codes = expected.codes;
       if (codes.empty()) codes = {0};

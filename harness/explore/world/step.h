@@ -230,23 +230,17 @@ enum EndHow { kExit, kKilled, kReset, kEndHows };
 /// Calls that the documentation says are refused; nothing may change.
 #define IPCLAB_EXPLORE_REFUSALS(R)                                      \
   R(FreeOpened, "free memory that was opened", "LMEM-28")               \
-  R(ExportHost, "export memory of the host", "MNGD-03")                 \
   R(ExportManaged, "export managed memory", "MNGD-01")                  \
   R(ExportMapped, "export mapped memory by a legacy handle", "MNGD-07") \
   R(OpenEventHandle, "open an event's handle as memory", "LMEM-24")     \
   R(OpenMemoryHandle, "open a memory handle as an event", "LEVT-04")    \
-  R(TimedEvent, "an interprocess event with timing", "LEVT-02")         \
-  R(ExportLocalEvent, "export an event that is not shared", "LEVT-03")  \
   R(ElapsedTime, "elapsed time of a shared event", "LEVT-16")           \
   R(AllocImported, "allocate from an imported pool", "IMPL-01")         \
   R(ExportImported, "export an imported pool", "IMPL-10")               \
   R(ImportedCurrent, "make an imported pool current", "IMPL-02")        \
   R(ExportPrivatePool, "export a pool without handle type", "POOL-02")  \
-  R(ExportPlainPointer, "export a pointer of no pool", "POOL-09")       \
   R(MapTwice, "map where memory is mapped", "VMM-22")                   \
-  R(UnmapPart, "unmap a part of a mapping", "VMM-24")                   \
-  R(PoolAsChunk, "import a pool's descriptor as memory", "VMM-12")      \
-  R(ChunkAsPool, "import memory's descriptor as a pool", "VMM-12")
+  R(UnmapPart, "unmap a part of a mapping", "VMM-24")
 enum Refusal {
 #define R(name, what, row) k##name,
   IPCLAB_EXPLORE_REFUSALS(R)

@@ -33,8 +33,8 @@ DEVIATIONS = json.loads((TOP / "conformance/deviations.json").read_text())["devi
 
 
 def proofs(row: str) -> str:
-    """The texts that name a row's codes: its sentence, tests and deviations."""
-    texts = [ROWS[row]["statement"]]
+    """The texts that name a row's codes: its sentence, source, tests and deviations."""
+    texts = [ROWS[row]["statement"], ROWS[row]["source"]]
     texts += [x["evidence"] for x in DEVIATIONS if x["requirement"] == row]
     for lesson in ROWS[row]["lessons"]:
         for path in (TOP / "conformance" / lesson).glob("*.cu"):
