@@ -422,7 +422,7 @@ void Generator::hand_over(int event) {
   const Step writer = by(p), reader = by(q);
   const int from = some_stream(writer), to = some_stream(reader);
   int gate = 0;
-  if (random_.chance(40) && next_gate_ < kGates - 1) {
+  if (random_.chance(50) && next_gate_ < kGates - 1) {
     Step step = writer;
     step.op = Op::kGate;
     step.id = gate = number();

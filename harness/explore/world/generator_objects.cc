@@ -1079,9 +1079,9 @@ Program Generator::make(int steps, bool lives) {
     int weight;
   };
   std::vector<Weighed> actions = {
-      {&Generator::work, 26},       {&Generator::hand_over, 20},
+      {&Generator::work, 26},       {&Generator::hand_over, 28},
       {&Generator::peek, 10},       {&Generator::hold_host, 5},
-      {&Generator::words, 7},       {&Generator::graph, 6},
+      {&Generator::words, 10},      {&Generator::graph, 6},
       {&Generator::set_up, 10},     {&Generator::take_down, 6},
       {&Generator::ask, 4},         {&Generator::refuse, 4},
       {&Generator::together, 8},    {&Generator::synchronise, 6},

@@ -131,3 +131,12 @@ def test_a_row_or_its_subject_puts_a_fault_out_of_reach(tmp_path: Path) -> None:
     path.write_text('[{"why": ""}]')
     with pytest.raises(HarnessError):
         explore_faults.Reach(path)
+
+
+def test_the_page_names_each_reason() -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "pages" / "explore.dox").read_text(encoding="utf-8")
+    reasons = json.loads((root / explore_faults.REACH).read_text(encoding="utf-8"))
+    missing = [x["why"] for x in reasons if f"- {x['why'][14:]}\n" not in page]
+    assert not missing
+    assert all(x["why"].startswith("out of reach: ") for x in reasons)
