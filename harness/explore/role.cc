@@ -143,6 +143,30 @@ bool is_side_by_side() {
   return done;
 }
 
+// Can chunks of this granule be made on node 0 of the host, and exported?
+bool has_nodes(int64_t granule) {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemGenericAllocationHandle made = 0;
+  int descriptor = -1;
+  size_t unit = 0;
+  if (DRIVER(cuMemGetAllocationGranularity)(
+          &unit, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+      granule % static_cast<int64_t>(unit) != 0 ||
+      DRIVER(cuMemCreate)(&made, static_cast<size_t>(granule), &wanted, 0) !=
+          CUDA_SUCCESS)
+    return false;
+  const bool exported =
+      DRIVER(cuMemExportToShareableHandle)(
+          &descriptor, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+      CUDA_SUCCESS;
+  if (descriptor >= 0) close(descriptor);
+  DRIVER(cuMemRelease)(made);
+  return exported;
+}
+
 // What programs may use here: attributes, and a small real attempt.
 Machine ask_machine(bool probes_order) {
   Machine machine;
@@ -172,6 +196,12 @@ Machine ask_machine(bool probes_order) {
   machine.words =
       attribute_of(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) != 0;
   machine.managed = attribute_of(cudaDevAttrConcurrentManagedAccess) != 0;
+  machine.nodes = machine.granule != 0 && has_nodes(machine.granule);
+#if CUDART_VERSION >= 13000
+  int version = 0;
+  cudaDriverGetVersion(&version);
+  machine.batches = version >= 13000;
+#endif
   machine.nor =
       attribute_of(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR) != 0;
   machine.gpus = usable_gpus();

@@ -107,6 +107,8 @@ class Objects {
   Table<Graph> graphs{mutex};
   /// Which memory (of which program) had which id, for ever.
   std::map<unsigned long long, std::pair<int64_t, int>> buffer_ids;
+  std::map<std::pair<int64_t, int>, unsigned long long>
+      ids_of;         ///< the reverse
   int64_t epoch = 0;  ///< number of the program
   /// Resets of the GPU: each thread has to take the new context.
   std::atomic<int> resets{0};

@@ -1,6 +1,8 @@
 // The calls of world/calls.inc.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <cstring>
 
 #include "harness/explore/role.h"

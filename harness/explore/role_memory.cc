@@ -14,6 +14,7 @@ namespace {
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr auto kPoolFd = cudaMemHandleTypePosixFileDescriptor;
+constexpr CUmemLocation kNode{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
 
 // Calls `body` with the API of the step; returns its code as a number.
 template <class Body>
@@ -102,8 +103,10 @@ int ask_buffer_id(Objects& objects, const Step& step, Answer& answer) {
   if (step.value == 1) {  // this process has allocated it
     const std::pair<int64_t, int> mine{objects.epoch, step.on};
     const std::lock_guard<std::mutex> lock(objects.mutex);
-    unique = unique &&
-             objects.buffer_ids.try_emplace(first, mine).first->second == mine;
+    unique =
+        unique &&
+        objects.buffer_ids.try_emplace(first, mine).first->second == mine &&
+        objects.ids_of.try_emplace(mine, first).first->second == first;
   }
   answer.value = first == second && unique ? 1 : 0;
   return code;
@@ -124,9 +127,11 @@ int ask_chunk(Objects& objects, const Step& step, Answer& answer) {
   std::memset(static_cast<void*>(&seen), 0x5a, sizeof seen);
   const int code = DRIVER(cuMemGetAllocationPropertiesFromHandle)(
       &seen, objects.chunks.at(step.on));
-  answer.value = seen.type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-                 seen.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                 seen.location.id == step.value;
+  answer.value =
+      seen.type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+      seen.location.type ==
+          (step.how == kOnNode ? kNode.type : CU_MEM_LOCATION_TYPE_DEVICE) &&
+      seen.location.id == step.value;
   return code;
 }
 
@@ -143,10 +148,11 @@ int ask_pointer(Objects& objects, const Step& step, Answer& answer) {
     answer.value = flags;
     return code;
   }
-  if (step.how == kAccess) {
+  if (step.how == kAccess || step.how == kCpuAccess) {
     const CUmemLocation gpu{CU_MEM_LOCATION_TYPE_DEVICE, objects.gpu};
     unsigned long long flags = 0;
-    const int code = DRIVER(cuMemGetAccess)(&flags, &gpu, address);
+    const int code = DRIVER(cuMemGetAccess)(
+        &flags, step.how == kAccess ? &gpu : &kNode, address);
     answer.value = static_cast<int64_t>(flags);
     return code;
   }
@@ -181,7 +187,8 @@ int perform_chunk(Objects& objects, const Step& step, Parcel& parcel,
   const auto bytes = static_cast<size_t>(step.bytes);
   switch (step.op) {
     case Op::kCreateChunk: {
-      const CUmemAllocationProp wanted = chunk_of(objects.gpu);
+      CUmemAllocationProp wanted = chunk_of(objects.gpu);
+      if (step.how == kOnNode) wanted.location = kNode;
       CUmemGenericAllocationHandle made = 0;
       const int code = DRIVER(cuMemCreate)(&made, bytes, &wanted, 0);
       objects.chunks.put(step.id, made);
@@ -238,11 +245,13 @@ int perform_chunk(Objects& objects, const Step& step, Parcel& parcel,
     }
     case Op::kSetAccess: {
       const Objects::Memory memory = objects.memory.at(step.on);
-      const CUmemAccessDesc access =
+      CUmemAccessDesc access =
           access_for(objects.gpu, static_cast<CUmemAccess_flags>(step.value));
-      return DRIVER(cuMemSetAccess)(address_of(memory.data),
-                                    static_cast<size_t>(memory.bytes), &access,
-                                    1);
+      if (step.how == kOnNode) access.location = kNode;
+      return DRIVER(cuMemSetAccess)(
+          address_of(memory.data),
+          static_cast<size_t>(step.rows > 1 ? step.bytes : memory.bytes),
+          &access, 1);
     }
     default: {  // kUnmap
       const Objects::Memory memory = objects.memory.at(step.on);

@@ -117,6 +117,15 @@ int wait_word(Objects& objects, const Step& step) {
                    stream, word, static_cast<cuuint32_t>(value), flags);
 }
 
+int update_graph(const Step& step, cudaGraphExec_t run, cudaGraph_t graph) {
+  if (step.api == 1) {
+    CUgraphExecUpdateResultInfo info{};
+    return DRIVER(cuGraphExecUpdate)(run, graph, &info);
+  }
+  cudaGraphExecUpdateResultInfo info{};
+  return cudaGraphExecUpdate(run, graph, &info);
+}
+
 int perform_graph(Objects& objects, const Step& step) {
   if (step.op == Op::kBeginCapture) {
     const cudaStream_t stream = objects.stream_of(step);
@@ -138,6 +147,13 @@ int perform_graph(Objects& objects, const Step& step) {
               : static_cast<int>(
                     DRIVER(cuStreamEndCapture)(stream, &graph.graph));
       if (code != 0) return code;
+      if (step.how == kUpdate) {
+        const cudaGraphExec_t run = objects.graphs.at(step.from).run;
+        const int updated = update_graph(step, run, graph.graph);
+        objects.graphs.erase(step.on);
+        const int second = cudaGraphDestroy(graph.graph);
+        return updated != 0 ? updated : second;
+      }
       const int made =
           step.api == 0 ? static_cast<int>(
                               cudaGraphInstantiate(&graph.run, graph.graph, 0))

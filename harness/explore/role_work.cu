@@ -242,6 +242,36 @@ int copy_kind(const Step& step, const Box& box, bool to_device,
   return cudaMemcpyAsync(box.to, box.from, box.bytes, kind, stream);
 }
 
+#if CUDART_VERSION >= 13000
+int copy_batch(const Box& box, cudaStream_t stream) {
+  const size_t half = box.bytes / 2;
+  void* to[] = {box.to, box.to + half};
+  const void* from[] = {box.from, box.from + half};
+  const size_t sizes[] = {half, box.bytes - half};
+  cudaMemcpyAttributes order{};
+  order.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t first = 0;
+  return cudaMemcpyBatchAsync(to, from, sizes, 2, &order, &first, 1, stream);
+}
+
+int copy_3d_batch(const Box& box, cudaStream_t stream) {
+  const auto side = [&](const char* data, size_t pitch) {
+    cudaMemcpy3DOperand one{};
+    one.type = cudaMemcpyOperandTypePointer;
+    one.op.ptr.ptr = const_cast<char*>(data);
+    one.op.ptr.rowLength = pitch;
+    one.op.ptr.layerHeight = box.rows;
+    return one;
+  };
+  cudaMemcpy3DBatchOp whole{};
+  whole.src = side(box.from, box.from_pitch);
+  whole.dst = side(box.to, box.pitch);
+  whole.extent = make_cudaExtent(box.bytes, box.rows, box.layers);
+  whole.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  return cudaMemcpy3DBatchAsync(1, &whole, 0, stream);
+}
+#endif
+
 int copy(Objects& objects, const Step& step, cudaStream_t stream) {
   const Objects::Memory to = objects.memory.at(step.on);
   const Objects::Memory from = objects.memory.at(step.from);
@@ -269,6 +299,12 @@ int copy(Objects& objects, const Step& step, cudaStream_t stream) {
       return copy_kind(step, box, to.device, from.device, stream);
     case kCopyPeerAsync:
       return copy_peer(step, box, stream);
+#if CUDART_VERSION >= 13000
+    case kCopyBatch:
+      return copy_batch(box, stream);
+    case kCopy3DBatch:
+      return copy_3d_batch(box, stream);
+#endif
     case kCopy2DAsync:
     case kCopy2DSync:
       return copy_box_2d(step, box, stream, step.how == kCopy2DSync);

@@ -302,7 +302,7 @@ void Search::one_program() {
     // Its hangs cost more than all else, and one sight of it is enough.
     machine.records_wait = met_["LEVT-13"];
     Generator generator(machine, processes, coverage_, seed);
-    const int steps = 80 + choice.below(100);
+    const int steps = 70 + choice.below(80);
     return generator.make(steps, choice.chance(share_of_lives()));
   }();
   for (const Step& step : program.steps)

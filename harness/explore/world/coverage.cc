@@ -2,7 +2,6 @@
 #include "harness/explore/world/coverage.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace ipclab::explore {
 namespace {
@@ -58,7 +57,8 @@ std::string listed_of(const Step& step) {
 // Can a machine make the call at all? The row says what the call is about.
 bool can_call(const Machine& machine, const std::string& row) {
   const std::string subject = row.substr(0, row.find('-'));
-  if (row == "SOMA-13" || row == "SOMA-14") return machine.gpus > 1;
+  for (const char* const of_two : {"SOMA-13", "SOMA-14", "LMEM-31", "IMPL-07"})
+    if (row == of_two) return machine.gpus > 1;
   if (subject == "VMM") return machine.granule != 0;
   if (subject == "SOMA" || subject == "POOL" || subject == "IMPL")
     return machine.pools;
@@ -104,6 +104,9 @@ Coverage::Coverage(const Machine& machine)
   if (machine.granule != 0)
     for (const bool imported : {false, true})
       classes.push_back({Kind::kChunk, imported});
+  if (machine.nodes)
+    for (const bool imported : {false, true})
+      classes.push_back({Kind::kNode, imported});
   if (machine.pools)
     for (const bool imported : {false, true})
       classes.push_back({Kind::kPool, imported});
@@ -111,19 +114,21 @@ Coverage::Coverage(const Machine& machine)
   classes.push_back({Kind::kRegistered, false});
   if (machine.managed) classes.push_back({Kind::kManaged, false});
   const auto add = [&](int table, const std::string& pair) {
-    tables_[static_cast<size_t>(table)].pairs[pair] = 0;
+    return &(tables_[static_cast<size_t>(table)].pairs[pair] = 0);
+  };
+  const auto add_ops = [&](int table, Pairing pairing, Op one, Op other) {
+    const int* const count =
+        add(table, std::string(name_of(one)) + ", " + name_of(other));
+    op_pairs_.push_back({pairing, one, other, count});
   };
   for (const Class& to : classes) {
     const std::string name = class_of(to.kind, to.imported);
-    const bool device = to.kind == Kind::kLegacy || to.kind == Kind::kChunk ||
-                        to.kind == Kind::kPool;
+    const bool device = is_device(to.kind);
     const auto single = [&](Op op, int how) {
       add(kUses, name + ", " + name_of(op) + "/" + std::to_string(how));
     };
     for (int how = 0; how < kWriteHows; ++how)
-      if (how != kHostFunction || to.kind == Kind::kPinned ||
-          to.kind == Kind::kRegistered)
-        single(Op::kWrite, how);
+      if (how != kHostFunction || is_pinned(to.kind)) single(Op::kWrite, how);
     for (int how = 0; how < kReadHows; ++how) single(Op::kRead, how);
     for (int how = 0; how < kSetHows; ++how)
       if (device || how % 3 == kSet8) single(Op::kSet, how);
@@ -131,15 +136,19 @@ Coverage::Coverage(const Machine& machine)
       single(Op::kUpload, how);
     for (const Class& from : classes)
       for (int how = 0; how < kCopyHows; ++how) {
-        const bool from_device = from.kind == Kind::kLegacy ||
-                                 from.kind == Kind::kChunk ||
-                                 from.kind == Kind::kPool;
-        if (how == kCopyPeerAsync && !(device && from_device)) continue;
-        if (how == kCopyAsyncKind &&
-            (to.kind == Kind::kManaged || from.kind == Kind::kManaged))
+        const bool batch = how == kCopyBatch || how == kCopy3DBatch;
+        if (how == kCopyPeerAsync && !(device && is_device(from.kind)))
           continue;
-        add(kUses, name + ", " + class_of(from.kind, from.imported) +
-                       ", copy/" + std::to_string(how));
+        if ((how == kCopyAsyncKind || batch) &&
+            (to.kind >= Kind::kManaged || from.kind >= Kind::kManaged))
+          continue;
+        if (batch && !machine.batches) continue;
+        const int* const count =
+            add(kUses, name + ", " + class_of(from.kind, from.imported) +
+                           ", copy/" + std::to_string(how));
+        copies_.emplace_back(
+            CopyUse{to.kind, from.kind, to.imported, from.imported, how},
+            count);
       }
     for (const char* size : {"16", "256", "4Ki"})
       for (const char* place : {"start", "odd", "middle", "end"})
@@ -189,20 +198,37 @@ Coverage::Coverage(const Machine& machine)
   for (const Op before : kInStream)
     for (const Op op : kInStream)
       if (possible(before) && possible(op))
-        add(kOrder, std::string(name_of(before)) + ", " + name_of(op));
+        add_ops(kOrder, kInOneStream, before, op);
   for (const Op one : kBeside)
     for (const Op other : kBeside)
       if (one <= other && possible(one) && possible(other))
-        add(kThreadsTable, std::string(name_of(one)) + ", " + name_of(other));
+        add_ops(kThreadsTable, kBesideEachOther, one, other);
   for (const Op end : kEnding)
     for (const Op look : kLooking)
       if (possible(end) && possible(look))
-        add(kEnds, std::string(name_of(end)) + ", " + name_of(look));
+        add_ops(kEnds, kAfterAnEnd, end, look);
 }
 
 int Coverage::calls(const Step& step) const {
   const auto found = tables_[kListed].pairs.find(listed_of(step));
   return found == tables_[kListed].pairs.end() ? 1 << 20 : found->second;
+}
+
+// The kind of a call and of its subject.
+std::string Coverage::subject_of(const Step& step, int on,
+                                 const Shadow& shadow) {
+  const auto view = shadow.views.find(on);
+  return listed_of(step) + ", " +
+         (view != shadow.views.end()
+              ? class_of(view->second.memory->kind, view->second.imported)
+          : shadow.pools.count(on) != 0 ? "a pool"
+          : on == 0                     ? "nothing"
+                                        : "another object");
+}
+
+int Coverage::calls_of(const Step& step, int on, const Shadow& shadow) const {
+  const auto found = subjects_.find(subject_of(step, on, shadow));
+  return found == subjects_.end() ? 0 : found->second;
 }
 
 void Coverage::begin() {
@@ -261,8 +287,10 @@ int Coverage::follows(const Step& step) const {
 }
 
 void Coverage::add(const Step& step, const Shadow& shadow) {
-  if (step.op == Op::kRefuse || step.op == Op::kQuestion)
+  if (step.op == Op::kRefuse || step.op == Op::kQuestion) {
     count(kListed, listed_of(step));
+    ++subjects_[subject_of(step, step.on, shadow)];
+  }
   for (const std::string& pair : uses_of(step, shadow)) count(kUses, pair);
   if (const auto on = shadow.views.find(step.on);
       on != shadow.views.end() && !uses_of(step, shadow).empty())
@@ -294,17 +322,23 @@ void Coverage::add(const Step& step, const Shadow& shadow) {
   }
 }
 
-bool Coverage::missing_beside(uint64_t number, Op* one, Op* other) const {
-  std::vector<std::pair<Op, Op>> missing;
-  for (const Op first : kBeside)
-    for (const Op second : kBeside) {
-      const auto found = tables_[kThreadsTable].pairs.find(
-          std::string(name_of(first)) + ", " + name_of(second));
-      if (found != tables_[kThreadsTable].pairs.end() && found->second == 0)
-        missing.emplace_back(first, second);
-    }
-  if (missing.empty()) return false;
-  std::tie(*one, *other) = missing[number % missing.size()];
+bool Coverage::missing(Pairing pairing, uint64_t number, Op* one,
+                       Op* other) const {
+  std::vector<const OpPair*> open;
+  for (const OpPair& pair : op_pairs_)
+    if (pair.pairing == pairing && *pair.count == 0) open.push_back(&pair);
+  if (open.empty()) return false;
+  *one = open[number % open.size()]->one;
+  *other = open[number % open.size()]->other;
+  return true;
+}
+
+bool Coverage::missing_copy(uint64_t number, CopyUse* use) const {
+  std::vector<const CopyUse*> open;
+  for (const auto& [one, count] : copies_)
+    if (*count == 0) open.push_back(&one);
+  if (open.empty()) return false;
+  *use = *open[number % open.size()];
   return true;
 }
 

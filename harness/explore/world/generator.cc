@@ -9,10 +9,6 @@ namespace {
 constexpr int64_t kWindow = 4096;  // programs use the bytes of a few windows
 constexpr int kTries = 12;
 
-bool is_device(Kind kind) {
-  return kind == Kind::kLegacy || kind == Kind::kChunk || kind == Kind::kPool;
-}
-
 }  // namespace
 
 uint64_t Random::next() {
@@ -40,6 +36,22 @@ bool Generator::emit(Step step) {
   if (!shadow_.apply(step, &expected)) return false;
   coverage_.add(step, shadow_);
   program_.steps.push_back(step);
+  const bool writes = (step.op >= Op::kWrite && step.op <= Op::kUpload) ||
+                      step.op == Op::kHostWrite;
+  if (const auto view = shadow_.views.find(step.on);
+      writes && view != shadow_.views.end()) {
+    constexpr size_t kMostUnread = 24;
+    const int64_t lines = std::max(step.rows, 1) * std::max(step.layers, 1);
+    const int64_t span = (lines - 1) * step.pitch + step.bytes;
+    if (unread_.size() >= kMostUnread) unread_.erase(unread_.begin());
+    unread_.push_back(
+        {view->second.memory, {step.at, std::min(span, kWindow)}});
+  }
+  if (step.op == Op::kLaunch)
+    for (const Step& node : shadow_.graphs.at(step.on).nodes)
+      if (const auto view = shadow_.views.find(node.on);
+          view != shadow_.views.end())
+        unread_.push_back({view->second.memory, {node.at, node.bytes}});
   return true;
 }
 
@@ -59,8 +71,11 @@ void Generator::name_gpus(Step& step) const {
   if (step.op == Op::kImportPool && handle != shadow_.handles.end() &&
       handle->second.pool != nullptr)
     step.value = machine_.gpu_of(handle->second.pool->owner);
-  if (step.op == Op::kAskChunk && chunk != shadow_.chunks.end())
-    step.value = machine_.gpu_of(chunk->second.memory->owner);
+  if (step.op == Op::kAskChunk && chunk != shadow_.chunks.end()) {
+    step.how = chunk->second.memory->kind == Kind::kNode ? kOnNode : kOnGpu;
+    step.value =
+        step.how == kOnNode ? 0 : machine_.gpu_of(chunk->second.memory->owner);
+  }
   if ((step.op == Op::kQuestion || step.op == Op::kRefuse) &&
       step.how >= (step.op == Op::kRefuse ? int{kFirstOfList} : 0) &&
       pool != shadow_.pools.end())
@@ -209,16 +224,20 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
     case 2:
       step.op = Op::kWrite;
       step.how = random_.below(kHostFunction);
-      if ((target.memory->kind == Kind::kPinned ||
-           target.memory->kind == Kind::kRegistered) &&
-          random_.chance(40))
+      if (is_pinned(target.memory->kind) && random_.chance(40))
         step.how = kHostFunction;
       break;
     case 3:
     case 4:
     case 5:
       step.op = Op::kSet;
-      step.how = random_.below(is_legacy(stream) ? kSetHows : kSet8Sync);
+      step.how = random_.below(kSetHows);
+      if (step.how >= kSet8Sync && !is_legacy(stream)) {
+        if (shadow_.quiet(actor.process) && random_.chance(50))
+          step.stream = legacy_stream(actor.process);
+        else
+          step.how -= kSet8Sync;
+      }
       if (step.how % 3 != kSet8) {
         const int64_t width = step.how % 3 == kSet16 ? 2 : 4;
         step.at = step.at / width * width;
@@ -261,19 +280,26 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
         trial.from_at = from.at;
         trial.bytes = from.bytes;
         // A synchronous call may wait for all work of the process.
-        const bool may_wait =
-            shadow_.process[static_cast<size_t>(actor.process)].capture == 0 &&
-            shadow_.quiet(actor.process);
-        trial.how = random_.below(may_wait ? static_cast<int>(kCopyHows)
-                                           : static_cast<int>(kFirstSyncCopy));
+        const bool captures =
+            shadow_.process[static_cast<size_t>(actor.process)].capture != 0;
+        trial.how = captures
+                        ? random_.of({kCopyKernel, kCopyAsync, kCopyAsyncKind,
+                                      kCopy2DAsync, kCopy3DAsync})
+                        : random_.below(shadow_.quiet(actor.process)
+                                            ? int{kCopyHows}
+                                            : int{kFirstSyncCopy});
+        if ((trial.how == kCopyBatch || trial.how == kCopy3DBatch) &&
+            (!machine_.batches || is_legacy(trial.stream)))
+          trial.how -= 2;  // the same copy in a call of its own
         if (trial.how >= kFirstSyncCopy)
           trial.stream = legacy_stream(actor.process);
         const bool box = trial.how == kCopy2DAsync ||
                          trial.how == kCopy3DAsync ||
+                         trial.how == kCopy3DBatch ||
                          trial.how == kCopy2DSync || trial.how == kCopy3DSync;
         if (box && trial.bytes >= 16) {
           const bool deep =
-              trial.how == kCopy3DAsync || trial.how == kCopy3DSync;
+              trial.how != kCopy2DAsync && trial.how != kCopy2DSync;
           trial.rows = random_.of({1, 2, 3});
           trial.layers = deep ? random_.of({0, 2}) : 0;
           const int64_t lines = trial.rows * std::max(trial.layers, 1);
@@ -322,6 +348,23 @@ void Generator::look_at(int view) {
   }
 }
 
+// Reads something that was written and not read since, by any process that can.
+bool Generator::look_at_unread() {
+  if (unread_.empty()) return false;
+  const size_t which =
+      static_cast<size_t>(random_.below(static_cast<int>(unread_.size())));
+  const Unread one = unread_[which];
+  unread_.erase(unread_.begin() + static_cast<long>(which));
+  const MemoryPtr memory = one.memory.lock();
+  std::vector<int> ways;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.memory == memory && (view.access & 1) != 0) ways.push_back(id);
+  if (memory == nullptr || ways.empty()) return false;
+  const int way = random_.of(ways);
+  const Step actor = by(shadow_.views.at(way).process);
+  return emit(some_read(actor, way, one.place, some_stream(actor)));
+}
+
 void Generator::work() {
   const int p = some_process();
   const std::vector<int> views = views_of(p);
@@ -360,8 +403,10 @@ void Generator::work() {
 void Generator::hand_over() {
   std::vector<int> events;
   for (const auto& [id, event] : shadow_.events) events.push_back(id);
-  if (events.empty()) return;
-  const int event = random_.of(events);
+  if (!events.empty()) hand_over(random_.of(events));
+}
+
+void Generator::hand_over(int event) {
   const int p = shadow_.events.at(event).process;
   const int q = other_process(p);
   const int theirs = event_in(event, q);
@@ -377,7 +422,7 @@ void Generator::hand_over() {
   const Step writer = by(p), reader = by(q);
   const int from = some_stream(writer), to = some_stream(reader);
   int gate = 0;
-  if (random_.chance(40) && next_gate_ < kGates - 1) {
+  if (random_.chance(50) && next_gate_ < kGates - 1) {
     Step step = writer;
     step.op = Op::kGate;
     step.id = gate = number();
@@ -416,10 +461,19 @@ void Generator::hand_over() {
     copy.at = target.at;
     copy.bytes = std::min(copy.bytes, target.bytes);
     copy.stream = to;
-    copy.how = random_.below(kCopyPeerAsync + 1);
+    copy.how = random_.below(kCopyBatch);
+    if (copy.how >= kCopy2DAsync && copy.bytes >= 4) {
+      copy.rows = 2;
+      copy.bytes /= 2;
+      copy.pitch = copy.from_pitch = copy.bytes;
+    }
     emit(copy);
     if (random_.chance(40))
       write_somewhere(by(q, reader.thread), his, place, to);
+    if (random_.chance(40)) {  // any other way to do work
+      const int local = random_.of(locals);
+      write_somewhere(by(q, reader.thread), local, place_of(local), to);
+    }
   }
   if (gate != 0) {
     Step query = by(q);
@@ -555,7 +609,7 @@ void Generator::words() {
   const Memory& memory = *shadow_.views.at(mine).memory;
   // Words have places of their own, beside the windows.
   if (memory.bytes < 3 * kWindow) return;
-  const int64_t bytes = random_.chance(75) ? 4 : 8;
+  const int64_t bytes = random_.chance(55) ? 4 : 8;
   const int64_t at = kWindow + 8 * random_.below(16);
   if (memory.words.count(at) == 0) {
     if (!shadow_.quiet(p)) return;
@@ -574,7 +628,14 @@ void Generator::words() {
     last = word->second.writes.empty() ? word->second.initial
                                        : word->second.writes.back().second;
   }
-  const int64_t next = static_cast<int64_t>(last) + 1 + random_.below(7);
+  // Small steps, and steps that change the upper bits, but never half a turn.
+  const uint64_t limit = bytes == 4 ? 0x7fffffff : uint64_t{1} << 62;
+  uint64_t step = 1 + random_.next() % 7;
+  if (random_.chance(30)) step = 1 + random_.next() % (limit / 4);
+  if (random_.chance(30))  // the lower bits stay
+    step = uint64_t{1} << (16 + random_.below(bytes == 4 ? 13 : 44));
+  if (last + step + 8 > limit) return;
+  const int64_t next = static_cast<int64_t>(last + step);
   Step wait = by(p);
   wait.op = Op::kWaitWord;
   wait.on = mine;
@@ -595,8 +656,12 @@ void Generator::words() {
     write.value = next + random_.below(3);
   // One bit that the word does not have yet.
   const int64_t missing = next & ~static_cast<int64_t>(last);
-  if (wait.how % kConditions == kAnd && missing != 0)
-    wait.value = missing & -missing;
+  if (wait.how % kConditions == kAnd && missing != 0) {
+    wait.value = missing;
+    while (random_.chance(70) && (wait.value & (wait.value - 1)) != 0)
+      wait.value &= wait.value - 1;
+    wait.value &= -wait.value;
+  }
   // All bits of the word or of the value are set until the lowest one goes.
   if (wait.how % kConditions == kNor) {
     if (last == 0 || bytes == 8) {
@@ -633,6 +698,97 @@ void Generator::words() {
   if (random_.chance(50)) look_at(random_.chance(50) ? mine : his);
 }
 
+// One captured call; with `kernel`, a kernel that an update can change.
+bool Generator::node(Step step, int view, bool kernel) {
+  const Place place = some_place(shadow_.views.at(view).memory->bytes, kWindow);
+  if (!kernel) return write_somewhere(step, view, place, step.stream);
+  step.op = Op::kWrite;
+  step.on = view;
+  step.at = place.at;
+  step.bytes = place.bytes;
+  step.value = static_cast<int64_t>(random_.next() & 0x7fffffff);
+  step.api = 0;
+  return emit(step);
+}
+
+// The calls between the begin and the end of a capture, some of them in a
+// second branch.
+void Generator::capture(const Step& actor, int graph, int stream,
+                        bool kernels) {
+  const std::vector<int> views = views_of(actor.process);
+  const auto& nodes = shadow_.graphs.at(graph).nodes;
+  std::vector<int> others, events;
+  for (const auto& [id, one] : shadow_.streams)
+    if (id > 0 && id != stream && one.process == actor.process)
+      others.push_back(id);
+  for (const auto& [id, event] : shadow_.events)
+    if (event.process == actor.process && event.shared->how == kLocal)
+      events.push_back(id);
+  const bool forks = !others.empty() && !events.empty() && random_.chance(60);
+  const int branch = forks ? random_.of(others) : 0;
+  const auto join = [&](int from, int to) {
+    Step step = by(actor.process, actor.thread);
+    step.op = Op::kRecord;
+    step.on = random_.of(events);
+    step.stream = from;
+    if (!emit(step)) return;
+    step.op = Op::kWait;
+    step.stream = to;
+    emit(step);
+  };
+  const auto some_nodes = [&](int most) {
+    const int wanted = 1 + random_.below(most);
+    for (int i = 0; i < wanted; ++i) {
+      Step step = by(actor.process, actor.thread);
+      step.stream = branch != 0 && random_.chance(50) ? branch : stream;
+      node(step, random_.of(views), kernels);
+    }
+  };
+  if (branch != 0 && random_.chance(50)) {  // before the branches
+    Step step = by(actor.process, actor.thread);
+    step.stream = stream;
+    node(step, random_.of(views), kernels);
+  }
+  if (branch != 0) join(stream, branch);
+  some_nodes(branch != 0 ? 5 : 3);
+  if (branch != 0) join(branch, stream);
+  Step last = by(actor.process, actor.thread);
+  last.stream = stream;
+  for (int i = 0; i < kTries && (nodes.empty() || (i == 0 && branch != 0)); ++i)
+    node(last, random_.of(views), kernels || i > 0);
+}
+
+// Captures the calls of a graph again, with other arguments, and updates it.
+bool Generator::update(int graph) {
+  const Graph old = shadow_.graphs.at(graph);
+  const std::vector<int> views = views_of(old.process);
+  unsigned i = 0;
+  const bool straight =
+      std::all_of(old.nodes.begin(), old.nodes.end(), [&](const Step& one) {
+        return one.op == Op::kWrite && one.how == kLaunch && one.api == 0 &&
+               old.before[i] == (uint64_t{1} << i) - 1 && ++i != 0;
+      });
+  if (!straight || views.empty()) return false;
+  Step begin = by(old.process, old.thread);
+  begin.op = Op::kBeginCapture;
+  begin.id = number();
+  begin.stream = own_stream(old.process);
+  begin.how = random_.below(kCaptureHows);
+  if (begin.stream == 0 || !emit(begin)) return false;
+  for (size_t i = 0; i < old.nodes.size(); ++i)
+    node(begin, random_.of(views), true);
+  Step end = by(old.process, old.thread);
+  end.op = Op::kEndCapture;
+  end.on = begin.id;
+  end.from = graph;
+  end.how = kUpdate;
+  end.stream = begin.stream;
+  if (emit(end)) return true;
+  end.from = 0;
+  end.how = kInstantiate;
+  return emit(end);
+}
+
 void Generator::graph() {
   const int p = some_process();
   std::vector<int> graphs;
@@ -648,27 +804,7 @@ void Generator::graph() {
     begin.stream = stream;
     begin.how = random_.below(kCaptureHows);
     if (!emit(begin)) return;
-    const int nodes = 1 + random_.below(3);
-    for (int i = 0; i < nodes || shadow_.graphs.at(begin.id).nodes.empty();
-         ++i) {
-      const std::vector<int> views = views_of(p);
-      if (views.empty()) break;
-      const int view = random_.of(views);
-      Step node = by(p, actor.thread);
-      const Place place =
-          some_place(shadow_.views.at(view).memory->bytes, kWindow);
-      if (i > 20) {  // surely something that can be captured
-        node.op = Op::kWrite;
-        node.on = view;
-        node.at = place.at;
-        node.bytes = place.bytes;
-        node.stream = stream;
-        node.api = 0;
-        emit(node);
-        continue;
-      }
-      write_somewhere(node, view, place, stream);
-    }
+    capture(actor, begin.id, stream, random_.chance(35));
     Step end = actor;
     end.op = Op::kEndCapture;
     end.on = begin.id;
@@ -679,6 +815,10 @@ void Generator::graph() {
   const int graph = random_.of(graphs);
   const int launches = 1 + random_.below(3);
   const Step node = random_.of(shadow_.graphs.at(graph).nodes);
+  // A launch copies what is there then, not what was there at the capture.
+  if (node.op == Op::kCopy && shadow_.views.count(node.from) != 0)
+    write_somewhere(actor, node.from, {node.from_at, node.bytes},
+                    some_stream(actor));
   if (launches > 1 && random_.chance(50)) hold(p);
   Step launch = actor;
   launch.op = Op::kLaunch;
@@ -693,6 +833,7 @@ void Generator::graph() {
     // The next launch does the work again, over what comes between.
     if (i + 1 < launches && shadow_.views.count(node.on) != 0)
       write_somewhere(actor, node.on, {node.at, node.bytes}, launch.stream);
+    if (i + 1 < launches && random_.chance(60)) update(graph);
   }
   const std::vector<int> views = views_of(p);
   if (random_.chance(50) && !views.empty()) {
@@ -802,6 +943,11 @@ void Generator::ask() {
     step.how = random_.below(kAskPointerHows);
     step.at = random_.chance(40) ? 0 : some_place(view.memory->bytes, 1).at;
     step.from = step.how == kBufferId ? random_.of(views) : 0;
+    if (step.how == kBufferId && random_.chance(60))
+      for (const int other : views)
+        if (other != step.on &&
+            shadow_.views.at(other).memory->kind == view.memory->kind)
+          step.from = other;
     step.value = step.how == kBufferId && !view.imported ? 1 : 0;
     if (emit(step)) return;
   }
@@ -838,10 +984,16 @@ bool Generator::call(Op op) {
       calls.begin(), calls.end(),
       [](const auto& one, const auto& two) { return one.first < two.first; });
   step.how = calls[static_cast<size_t>(random_.below(kChosen))].second;
-  // The subject from some place on, and a second object that may suit it.
+  // The subject of which kind the call was made least often, and a second
+  // object that may suit it.
   const size_t first = static_cast<size_t>(random_.next() % any.size());
-  for (size_t i = 0; i < any.size(); ++i) {
-    step.on = any[(first + i) % any.size()];
+  std::rotate(any.begin(), any.begin() + static_cast<long>(first), any.end());
+  std::stable_sort(any.begin(), any.end(), [&](int one, int other) {
+    return coverage_.calls_of(step, one, shadow_) <
+           coverage_.calls_of(step, other, shadow_);
+  });
+  for (const int subject : any) {
+    step.on = subject;
     const auto view = shadow_.views.find(step.on);
     step.at = view != shadow_.views.end() && random_.chance(60)
                   ? some_place(view->second.memory->bytes, 1).at
@@ -859,7 +1011,16 @@ bool Generator::call(Op op) {
                            chunk != shadow_.chunks.end()
                        ? chunk->second.memory->bytes
                        : 0;
-      if (emit(step)) return true;
+      if (!emit(step)) continue;
+      // What must not have changed.
+      if (shadow_.pools.count(step.on) != 0 && random_.chance(50)) {
+        Step look = by(p);
+        look.op = Op::kAskPool;
+        look.on = step.on;
+        look.how = random_.below(kAskPoolHows);
+        emit(look);
+      }
+      return true;
     }
   }
   return false;
@@ -913,14 +1074,38 @@ void Generator::change_thread() {
 // Several threads call at the same time: a pair that is missing, or anything.
 void Generator::together() {
   Op one{}, other{};
-  const bool aims = random_.chance(70) &&
-                    coverage_.missing_beside(random_.next(), &one, &other);
+  if (random_.chance(25)) {  // several times the same call in one process
+    constexpr Op kTwins[] = {
+        Op::kOpenMemory,   Op::kCloseMemory, Op::kMalloc,       Op::kFree,
+        Op::kExportMemory, Op::kImportChunk, Op::kMap,          Op::kPoolAlloc,
+        Op::kOpenEvent,    Op::kRecord,      Op::kFreeAsync,    Op::kCopy,
+        Op::kCreateEvent,  Op::kExportChunk, Op::kImportPointer};
+    const int p = some_process();
+    settle(p);
+    const Op twin = kTwins[random_.below(static_cast<int>(std::size(kTwins)))];
+    group_ = next_group_++;
+    if (single(twin, p) && single(twin, p)) single(twin, p);
+    group_ = 0;
+    return;
+  }
+  const bool aims =
+      random_.chance(75) && coverage_.missing(Coverage::kBesideEachOther,
+                                              random_.next(), &one, &other);
   if (aims)  // calls that may wait need a process that holds nothing
     for (int p = 0; p < processes_; ++p) settle(p);
   group_ = next_group_++;
   if (aims) {
-    if (single(one)) single(other);
+    if (single(one))
+      single(other, random_.chance(60) ? program_.steps.back().process : -1);
     group_ = 0;
+    for (int i = 0; i < 3; ++i) {  // and more of them
+      if (!coverage_.missing(Coverage::kBesideEachOther, random_.next(), &one,
+                             &other))
+        return;
+      group_ = next_group_++;
+      if (single(one)) single(other);
+      group_ = 0;
+    }
     return;
   }
   const size_t before = program_.steps.size();

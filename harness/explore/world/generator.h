@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <vector>
 
 #include "harness/explore/world/coverage.h"
@@ -70,11 +71,14 @@ class Generator {
   bool write_somewhere(const Step& actor, int view, Place place, int stream);
   Step some_read(Step actor, int view, Place place, int stream);
   void look_at(int view);
+  bool look_at_unread();
   void open_gates(int percent);
   void settle(int process);
 
   // Objects, with what they need.
   int new_memory(int process);
+  int new_memory(int process, Kind kind);
+  int memory_of(int process, Kind kind, bool imported);
   int share(int view, int process);
   int share_legacy(int view, int process);
   int share_chunk(int view, int process);
@@ -86,6 +90,7 @@ class Generator {
   // What a program does next.
   void work();
   void hand_over();
+  void hand_over(int event);
   void peek();
   void hold_host();
   void words();
@@ -104,10 +109,16 @@ class Generator {
   void pool_round();
   void hold(int process);
   void end_process();
+  bool give_access(int mapping, int access);
   void ask_access(int mapping);
+  void capture(const Step& actor, int graph, int stream, bool kernels);
+  bool node(Step step, int view, bool kernel);
+  bool update(int graph);
   void crowd();
 
-  bool single(Op op);
+  bool single(Op op, int process = -1, int stream = 0);
+  bool missing_copy();
+  void chase();
   bool take_down_one(bool all);
   void finish();
 
@@ -121,6 +132,12 @@ class Generator {
   int next_id_ = 1, next_gate_ = 0, next_group_ = 1;
   int group_ = 0;
   bool lives_ = false;
+  /// What was written, and not looked at since.
+  struct Unread {
+    std::weak_ptr<Memory> memory;
+    Place place;
+  };
+  std::vector<Unread> unread_;
 };
 
 }  // namespace ipclab::explore

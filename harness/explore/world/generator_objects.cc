@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 
 #include "harness/explore/world/generator.h"
 
@@ -16,19 +17,29 @@ constexpr int64_t kMegabyte = 1 << 20;
 
 // Memory of any kind, with values in its windows; 0 if that was not possible.
 int Generator::new_memory(int process) {
+  constexpr Kind kOften[] = {Kind::kLegacy, Kind::kLegacy, Kind::kLegacy,
+                             Kind::kLegacy, Kind::kChunk,  Kind::kChunk,
+                             Kind::kNode,   Kind::kPool,   Kind::kPool,
+                             Kind::kPinned, Kind::kPinned, Kind::kRegistered,
+                             Kind::kManaged};
+  return new_memory(process,
+                    kOften[random_.below(static_cast<int>(std::size(kOften)))]);
+}
+
+int Generator::new_memory(int process, Kind kind) {
   Step step = by(process);
   step.id = number();
-  const int kind = random_.below(10);
-  if (kind < 4) {
+  if (kind == Kind::kLegacy) {
     step.op = Op::kMalloc;
     step.bytes = random_.of({100, 512, 777, 4096, 20000, 65536, 99999, 1 << 20,
                              2 << 20, (2 << 20) + 4096, 3 << 20});
     if (!emit(step)) return 0;
-  } else if (kind < 6 && machine_.granule != 0) {
+  } else if (is_mapped(kind) && machine_.granule != 0) {
     Step chunk = by(process);
     chunk.op = Op::kCreateChunk;
     chunk.id = number();
     chunk.bytes = machine_.granule * (random_.chance(75) ? 1 : 2);
+    chunk.how = machine_.nodes && kind == Kind::kNode ? kOnNode : kOnGpu;
     if (!emit(chunk)) return 0;
     step.id = 0;
     Step map = by(process);
@@ -49,14 +60,9 @@ int Generator::new_memory(int process) {
                machine_.granule;
     }
     if (!emit(map)) return 0;
-    ask_access(map.id);
-    Step access = by(process);
-    access.op = Op::kSetAccess;
-    access.on = map.id;
-    access.value = 3;
-    if (!emit(access)) return 0;
+    if (!give_access(map.id, 3)) return 0;
     step.id = map.id;
-  } else if (kind < 8 && machine_.pools) {
+  } else if (kind == Kind::kPool && machine_.pools) {
     int pool = 0;
     for (const auto& [id, one] : shadow_.pools)
       if (one.process == process && !one.imported && random_.chance(70))
@@ -67,6 +73,13 @@ int Generator::new_memory(int process) {
       create.id = pool = number();
       create.value = random_.chance(70) ? 1 : 0;
       if (!emit(create)) return 0;
+      if (random_.chance(30)) {
+        Step keep = by(process);
+        keep.op = Op::kSetThreshold;
+        keep.on = pool;
+        keep.value = random_.of({1 << 20, 1 << 26});
+        emit(keep);
+      }
     }
     step.op = Op::kPoolAlloc;
     step.on = pool;
@@ -76,15 +89,16 @@ int Generator::new_memory(int process) {
     if (random_.chance(70)) settle(process);
   } else {
     step.op = Op::kHostAlloc;
-    step.how = random_.below(kHostKinds);
+    step.how = kind == Kind::kManaged ? int{kManaged}
+               : kind == Kind::kRegistered
+                   ? int{kRegistered}
+                   : random_.of({kMallocHost, kHostAlloc});
     step.bytes = random_.of({4096, 16384, 65536});
     if (!emit(step)) return 0;
   }
   // Values in all windows, mostly by one step.
   const int64_t bytes = shadow_.views.at(step.id).memory->bytes;
   const Kind kind_of = shadow_.views.at(step.id).memory->kind;
-  const bool device = kind_of == Kind::kLegacy || kind_of == Kind::kChunk ||
-                      kind_of == Kind::kPool;
   Step fill = by(process);
   fill.op = Op::kSet;
   fill.on = step.id;
@@ -96,9 +110,89 @@ int Generator::new_memory(int process) {
       if (made.id == step.id && !is_thread_stream(made.stream))
         fill.stream = made.stream;
   const bool filled = bytes <= 4 * kMegabyte && emit(fill);
-  if (filled && !device && random_.chance(50)) settle(process);
+  if (filled && !is_device(kind_of) && random_.chance(50)) settle(process);
   if (filled && random_.chance(50)) settle(process);
   return step.id;
+}
+
+// Memory of this kind that a process can use, made for it if it has none.
+int Generator::memory_of(int process, Kind kind, bool imported) {
+  std::vector<int> all;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.process == process && view.access == 3 &&
+        view.memory->kind == kind && view.imported == imported)
+      all.push_back(id);
+  if (!all.empty()) return random_.of(all);
+  if (shadow_.views.size() > 14) return 0;
+  if (!imported) return new_memory(process, kind);
+  const int owner = other_process(process);
+  int lent = 0;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.process == owner && view.memory->kind == kind && !view.imported &&
+        view.access == 3)
+      lent = id;
+  if (lent == 0) lent = new_memory(owner, kind);
+  if (lent == 0) return 0;
+  settle(owner);
+  const int view = share(lent, process);
+  return view != 0 && shadow_.views.at(view).access == 3 ? view : 0;
+}
+
+// A copy between two kinds of memory that no program has made.
+bool Generator::missing_copy() {
+  Coverage::CopyUse use;
+  if (!coverage_.missing_copy(random_.next(), &use)) return false;
+  const int p = some_process();
+  settle(p);
+  Step step = by(p);
+  step.op = Op::kCopy;
+  step.how = use.how;
+  step.on = memory_of(p, use.to, use.to_imported);
+  step.from = memory_of(p, use.from, use.from_imported);
+  if (step.on == 0 || step.from == 0) return false;
+  settle(p);
+  step.stream = step.how >= kFirstSyncCopy ? legacy_stream(p)
+                                           : thread_stream(p, step.thread);
+  const Place to = some_place(shadow_.views.at(step.on).memory->bytes, 4096);
+  const Place from =
+      some_place(shadow_.views.at(step.from).memory->bytes, to.bytes);
+  step.at = to.at;
+  step.from_at = from.at;
+  step.bytes = from.bytes;
+  return emit(step);
+}
+
+// Goes for pairs that no program has combined.
+void Generator::chase() {
+  Op one{}, other{};
+  const int times = 2 + random_.below(4);
+  for (int i = 0; i < times; ++i) {
+    const int p = some_process();
+    switch (random_.below(4)) {
+      case 0:
+        if (coverage_.missing(Coverage::kInOneStream, random_.next(), &one,
+                              &other)) {
+          const int stream = own_stream(p);
+          if (stream == 0) break;
+          settle(p);
+          if (single(one, p, stream)) single(other, p, stream);
+          if (one == Op::kGate) open_gates(100);
+          break;
+        }
+        [[fallthrough]];
+      case 1:
+        if (coverage_.missing(Coverage::kAfterAnEnd, random_.next(), &one,
+                              &other)) {
+          open_gates(100);
+          for (int q = 0; q < processes_; ++q) settle(q);
+          if (single(one)) single(other);
+          break;
+        }
+        [[fallthrough]];
+      default:
+        missing_copy();
+    }
+  }
 }
 
 int Generator::share(int view, int process) {
@@ -108,6 +202,7 @@ int Generator::share(int view, int process) {
     case Kind::kLegacy:
       return share_legacy(view, process);
     case Kind::kChunk:
+    case Kind::kNode:
       return share_chunk(view, process);
     case Kind::kPool:
       return share_pool(view, process);
@@ -210,12 +305,7 @@ int Generator::share_chunk(int view, int process) {
   map.at = at;
   map.bytes = bytes;
   if (!emit(map)) return 0;
-  ask_access(map.id);
-  Step access = by(process);
-  access.op = Op::kSetAccess;
-  access.on = map.id;
-  access.value = random_.chance(90) ? 3 : 1;
-  if (!emit(access)) return 0;
+  if (!give_access(map.id, random_.chance(90) ? 3 : 1)) return 0;
   if (random_.chance(30)) {
     Step release = by(process);
     release.op = Op::kReleaseChunk;
@@ -349,13 +439,50 @@ void Generator::set_up() {
   }
 }
 
+// Lets the GPU use a new mapping, and mostly the CPU, too, if it is a node's.
+bool Generator::give_access(int mapping, int access) {
+  const View& view = shadow_.views.at(mapping);
+  ask_access(mapping);
+  if (random_.chance(15)) {  // a handle needs no access
+    Step retain = by(view.process);
+    retain.op = Op::kRetainChunk;
+    retain.id = number();
+    retain.on = mapping;
+    emit(retain);
+  }
+  Step step = by(view.process);
+  step.op = Op::kSetAccess;
+  step.on = mapping;
+  step.value = access;
+  // Often for the mapping before or after it, too.
+  for (const auto& [id, other] : shadow_.views) {
+    if (other.range != view.range || !random_.chance(50)) continue;
+    const bool after = other.at == view.at + view.memory->bytes;
+    if (!after && other.at + other.memory->bytes != view.at) continue;
+    step.on = after ? mapping : id;
+    step.rows = 2;
+    step.bytes = view.memory->bytes + other.memory->bytes;
+    if (emit(step)) return true;
+    step.on = mapping;
+    step.rows = 0;
+    step.bytes = 0;
+    break;
+  }
+  if (!emit(step)) return false;
+  if (view.memory->kind != Kind::kNode || random_.chance(20)) return true;
+  step.how = kOnNode;
+  return emit(step);
+}
+
 // Which access has a mapping? A new one has none.
 void Generator::ask_access(int mapping) {
   const View& view = shadow_.views.at(mapping);
   Step ask = by(view.process);
   ask.op = Op::kAskPointer;
   ask.on = mapping;
-  ask.how = random_.of({kAccess, kAccessAttribute});
+  ask.how = view.memory->kind != Kind::kNode
+                ? random_.of({kAccess, kAccessAttribute})
+                : random_.of({kAccess, kCpuAccess});
   ask.at = random_.chance(50) ? 0 : view.memory->bytes / 2;
   if (random_.chance(40)) emit(ask);
 }
@@ -376,11 +503,18 @@ void Generator::crowd() {
     if (graph.process == p && graph.ready) graphs.push_back(id);
   for (const auto& [id, event] : shadow_.events)
     if (event.process == p) events.push_back(id);
-  const int kind = random_.below(3);
+  const int kind = std::min(random_.below(6), 3);
+  constexpr Op kMany[] = {
+      Op::kMalloc,      Op::kCreateChunk,  Op::kReserve,     Op::kCreateStream,
+      Op::kCreateEvent, Op::kExportMemory, Op::kExportChunk, Op::kRetainChunk};
+  const Op many = kMany[random_.below(static_cast<int>(std::size(kMany)))];
+  if (kind == 3) settle(p);
   for (int i = 0; i < times; ++i) {
     Step step = by(p, 0);
     step.stream = stream;
-    if (kind == 0 || stream == 0) {
+    if (kind == 3) {
+      if (i >= 70 || !single(many, p)) break;
+    } else if (kind == 0 || stream == 0) {
       if (share(view, q) == 0) break;
     } else if (kind == 1 && !graphs.empty()) {
       step.op = Op::kLaunch;
@@ -392,7 +526,7 @@ void Generator::crowd() {
       if (!emit(step)) break;
     }
   }
-  if (kind == 2) hand_over();
+  if (kind == 2 && !events.empty()) hand_over(events[0]);
   if (kind == 1) settle(p);
   look_at(view);
 }
@@ -460,13 +594,7 @@ void Generator::remap() {
   map.from = range;
   map.bytes = view.memory->bytes;
   if (!emit(map)) return;
-  ask_access(map.id);
-  Step access = by(view.process);
-  access.op = Op::kSetAccess;
-  access.on = map.id;
-  access.value = 3;
-  emit(access);
-  look_at(map.id);
+  if (give_access(map.id, 3)) look_at(map.id);
 }
 
 // Pool memory is freed and allocated again in stream order.
@@ -494,6 +622,18 @@ void Generator::pool_round() {
     ask.op = Op::kAskPool;
     ask.on = pool;
     ask.how = random_.chance(50) ? int{kUsed} : random_.below(kAskPoolHows);
+    emit(ask);
+  }
+  if (free.stream != 0 && random_.chance(45)) {
+    // A synchronise makes the free known, and gives back what nobody uses.
+    Step sync = by(p, free.thread);
+    sync.op = Op::kSyncStream;
+    sync.stream = free.stream;
+    emit(sync);
+    Step ask = by(p);
+    ask.op = Op::kAskPool;
+    ask.on = pool;
+    ask.how = random_.of({kUsed, kReserved});
     emit(ask);
   }
   if (random_.chance(30)) {
@@ -624,9 +764,9 @@ void Generator::end_process() {
 }
 
 // One step of an operation, by any process that can do it, in any thread.
-bool Generator::single(Op op) {
+bool Generator::single(Op op, int process, int stream) {
   for (int i = 0; i < 3 * kThreads * processes_; ++i) {
-    const int p = some_process();
+    const int p = process >= 0 ? process : some_process();
     Step step = by(p, random_.below(kThreads));
     step.op = op;
     const auto some = [&](const auto& objects, auto suits) {
@@ -639,7 +779,8 @@ bool Generator::single(Op op) {
     const auto any = [](const auto&) { return true; };
     const std::string letters = changes_of(op);
     if (letters.find('c') != std::string::npos) step.id = number();
-    if (letters.find('s') != std::string::npos) step.stream = some_stream(step);
+    if (letters.find('s') != std::string::npos)
+      step.stream = stream != 0 ? stream : some_stream(step);
     const std::vector<int> views = views_of(p);
     const int view = views.empty() ? 0 : random_.of(views);
     switch (op) {
@@ -664,6 +805,9 @@ bool Generator::single(Op op) {
       case Op::kOpenEvent:
         step.on = some(shadow_.handles, any);
         break;
+      case Op::kDropHandle:
+        step.on = some(shadow_.handles, mine);
+        break;
       case Op::kExportChunk:
       case Op::kReleaseChunk:
         step.on = some(shadow_.chunks, mine);
@@ -686,6 +830,33 @@ bool Generator::single(Op op) {
         step.on = some(shadow_.pools, mine);
         step.bytes = 65536;
         break;
+      case Op::kDestroyPool:
+      case Op::kTrimPool:
+      case Op::kAskPool:
+        step.on = some(shadow_.pools, mine);
+        step.how = op == Op::kAskPool ? random_.below(kAskPoolHows) : 0;
+        break;
+      case Op::kDestroyStream:
+        step.on = own_stream(p);
+        break;
+      case Op::kDestroyGraph:
+      case Op::kLaunch:
+        step.on = some(shadow_.graphs, mine);
+        break;
+      case Op::kGate:
+        if (next_gate_ >= kGates - 1) return false;
+        step.how = gate_kind();
+        step.value = next_gate_++;
+        break;
+      case Op::kRefuse:
+        return call(op);
+      case Op::kEnd:
+        step.how = kReset;
+        break;
+      case Op::kAskPointer:
+        step.on = some(shadow_.views, mine);
+        step.how = random_.below(kAskPointerHows);
+        break;
       case Op::kImportPointer:
         step.on = some(shadow_.pools, mine);
         step.from = some(shadow_.handles, any);
@@ -693,14 +864,34 @@ bool Generator::single(Op op) {
       case Op::kDestroyEvent:
       case Op::kRecord:
       case Op::kWait:
+      case Op::kQueryEvent:
+      case Op::kSyncEvent:
         step.on = some(shadow_.events, mine);
         break;
       case Op::kSyncStream:
+      case Op::kQueryStream:
         break;
+      case Op::kWriteWord:
+      case Op::kWaitWord: {  // of a place where every value has passed
+        if (view == 0) continue;
+        step.on = view;
+        step.at = 4096 + 8 * (16 + random_.below(16));
+        step.bytes = 4;
+        const Memory& memory = *shadow_.views.at(view).memory;
+        if (memory.bytes < step.at + step.bytes) continue;
+        uint32_t now = 0;
+        std::memcpy(&now, memory.data.get() + step.at, sizeof now);
+        step.value = now;
+        if (const auto word = memory.words.find(step.at);
+            word != memory.words.end() && !word->second.writes.empty())
+          step.value = static_cast<int64_t>(word->second.writes.back().second);
+        break;
+      }
       case Op::kWrite:
       case Op::kSet:
       case Op::kCopy:
       case Op::kUpload:
+      case Op::kHostRead:
       case Op::kRead: {
         if (view == 0) continue;
         const Place place =
@@ -742,7 +933,7 @@ bool Generator::take_down_one(bool all) {
   for (const auto& [id, view] : shadow_.views) {
     const Kind kind = view.memory->kind;
     Op op = Op::kFree;
-    if (kind == Kind::kChunk)
+    if (is_mapped(kind))
       op = Op::kUnmap;
     else if (kind == Kind::kPool)
       op = random_.chance(50) ? Op::kFree : Op::kFreeAsync;
@@ -750,6 +941,8 @@ bool Generator::take_down_one(bool all) {
       op = Op::kHostFree;
     else if (view.imported)
       op = Op::kCloseMemory;
+    else if (machine_.pools && random_.chance(20))
+      op = Op::kFreeAsync;
     ends.push_back({view.process, op, id});
   }
   for (const auto& [id, one] : shadow_.chunks)
@@ -786,6 +979,19 @@ void Generator::take_down() {
   const int p = some_process();
   settle(p);
   if (!take_down_one(false)) return;
+  // The end of a pool changes nothing of the others.
+  std::vector<int> pools;
+  for (const auto& [id, pool] : shadow_.pools)
+    if (!pool.imported) pools.push_back(id);
+  if (program_.steps.back().op == Op::kDestroyPool && !pools.empty()) {
+    const int pool = random_.of(pools);
+    Step look = by(shadow_.pools.at(pool).process);
+    look.op = Op::kAskPool;
+    look.on = pool;
+    look.how =
+        random_.chance(50) ? int{kThreshold} : random_.below(kAskPoolHows);
+    emit(look);
+  }
   std::vector<int> views;
   for (const auto& [id, view] : shadow_.views) views.push_back(id);
   if (views.empty()) return;
@@ -849,7 +1055,9 @@ void Generator::finish() {
       start.process = p;
       emit(start);
     }
-  for (int round = 0; round < 400 && !shadow_.is_clean(); ++round) {
+  for (int p = 0; p < processes_; ++p) settle(p);
+  while (!unread_.empty()) look_at_unread();
+  for (int round = 0; round < 2000 && !shadow_.is_clean(); ++round) {
     for (int p = 0; p < processes_; ++p) {
       bool all_known = true;
       for (const auto& [id, stream] : shadow_.streams)
@@ -871,21 +1079,21 @@ Program Generator::make(int steps, bool lives) {
     int weight;
   };
   std::vector<Weighed> actions = {
-      {&Generator::work, 26},       {&Generator::hand_over, 20},
+      {&Generator::work, 26},       {&Generator::hand_over, 28},
       {&Generator::peek, 10},       {&Generator::hold_host, 5},
-      {&Generator::words, 7},       {&Generator::graph, 6},
+      {&Generator::words, 10},      {&Generator::graph, 6},
       {&Generator::set_up, 10},     {&Generator::take_down, 6},
       {&Generator::ask, 4},         {&Generator::refuse, 4},
       {&Generator::together, 8},    {&Generator::synchronise, 6},
       {&Generator::remap, 5},       {&Generator::pool_round, 5},
-      {&Generator::end_process, 1},
+      {&Generator::end_process, 1}, {&Generator::chase, 14},
   };
   // Each program leaves some kinds of steps out, and does more of others.
   for (Weighed& one : actions)
     if (one.action != &Generator::work)
       one.weight *= random_.of({0, 1, 1, 1, 3});
   if (lives) actions.push_back({&Generator::end_process, 4});
-  if (random_.chance(8)) actions.push_back({&Generator::crowd, 3});
+  if (random_.chance(10)) actions.push_back({&Generator::crowd, 5});
   lives_ = lives;
   coverage_.begin();
   program_ = {};
@@ -932,6 +1140,7 @@ Program Generator::make(int steps, bool lives) {
     if (random_.chance(40))
       call(random_.chance(50) ? Op::kRefuse : Op::kQuestion);
     if (random_.chance(12)) open_gates(50);
+    if (random_.chance(30)) look_at_unread();
   }
   finish();
   return std::move(program_);

@@ -19,6 +19,8 @@ struct Machine {
   bool pools = false;    ///< pools that descriptors share
   bool words = false;    ///< streams wait for words
   bool managed = false;  ///< managed memory, also while the host uses it
+  bool nodes = false;    ///< chunks on node 0 of the host, of the same granule
+  bool batches = false;  ///< batches of copies
   /// Work of a stream is done while another stream is held. Without it, no
   /// program holds a stream.
   bool side_by_side = true;

@@ -9,8 +9,8 @@
 namespace ipclab::explore {
 
 const char* name_of(Kind kind) {
-  constexpr const char* kNames[] = {"legacy", "chunk",      "pool",
-                                    "pinned", "registered", "managed"};
+  constexpr const char* kNames[] = {"legacy",     "chunk",   "pool", "pinned",
+                                    "registered", "managed", "node"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -172,7 +172,7 @@ bool Shadow::apply(const Step& step, Expected* expected) {
   if (mine.capture != 0 && step.op != Op::kOpenGate) {
     const Graph& graph = graphs.at(mine.capture);
     if (step.thread != graph.thread || step.group != 0 ||
-        (step.stream != graph.stream && step.op != Op::kEndCapture))
+        (graph.branches.count(step.stream) == 0 && step.op != Op::kWait))
       return no("the process captures a stream");
   }
   const int group_before = group_;
@@ -370,7 +370,7 @@ bool Shadow::life_step(const Step& step, Expected* expected) {
   for (const auto& [id, view] : views) {
     const Kind kind = view.memory->kind;
     if (view.process != which && view.memory->owner == which &&
-        kind != Kind::kChunk)
+        !is_mapped(kind))
       return no("another process has its memory open");
     // SOMA-31: a reset does not free it.
     if (reset && view.process == which && kind == Kind::kPool)
@@ -454,11 +454,11 @@ void Shadow::end_process(int which, bool by_reset) {
   };
   for (auto& [id, view] : views) {
     if (view.process != which) continue;
-    if (view.imported && view.memory->kind != Kind::kChunk) {
+    if (view.imported && !is_mapped(view.memory->kind)) {
       view.memory->opens.erase(which);
       view.memory->lost_importer = by_reset ? 2 : 1;
     }
-    if (!view.imported) view.memory->alive = view.memory->kind == Kind::kChunk;
+    if (!view.imported) view.memory->alive = is_mapped(view.memory->kind);
   }
   process[which].current_pool = 0;
   drop(views);

@@ -23,9 +23,27 @@
 
 namespace ipclab::explore {
 
-enum class Kind { kLegacy, kChunk, kPool, kPinned, kRegistered, kManaged };
-constexpr int kKinds = 6;
+/// A node is memory of cuMemCreate on a NUMA node of the host.
+enum class Kind {
+  kLegacy,
+  kChunk,
+  kPool,
+  kPinned,
+  kRegistered,
+  kManaged,
+  kNode
+};
 const char* name_of(Kind kind);
+/// Memory of a GPU.
+constexpr bool is_device(Kind kind) { return kind <= Kind::kPool; }
+/// Memory of cuMemCreate, which is used by mappings.
+constexpr bool is_mapped(Kind kind) {
+  return kind == Kind::kChunk || kind == Kind::kNode;
+}
+/// Pinned memory of the host, which copies treat as memory of the host.
+constexpr bool is_pinned(Kind kind) {
+  return kind == Kind::kPinned || kind == Kind::kRegistered;
+}
 
 struct Work;
 using WorkPtr = std::shared_ptr<Work>;
@@ -98,7 +116,8 @@ struct View {
   int pool = 0;    ///< the process's pool, for pool memory
   int range = 0;   ///< the reservation, for a mapping
   int64_t at = 0;  ///< where in the reservation
-  int access = 3;  ///< 0 none, 1 read, 3 read and write
+  int access = 3;  ///< of the GPU: 0 none, 1 read, 3 read and write
+  int cpu = 3;     ///< the same of the CPU, for memory of the host
   int origin = 0;  ///< of the chunk that was mapped
 };
 
@@ -133,6 +152,8 @@ struct Pool {
 struct EventShared {
   int owner = 0;
   int how = 0;
+  int captured = 0;           ///< the graph that has the last record
+  uint64_t after = 0;         ///< the nodes before that record, see Graph
   WorkPtr record;             ///< the last record
   std::vector<WorkPtr> uses;  ///< records and waits that may be unfinished
 };
@@ -166,9 +187,13 @@ struct Range {
   int64_t bytes = 0;
 };
 
+/// A set of nodes is a number: its bit `i` is node `i`.
+constexpr int kMostNodes = 60;
 struct Graph {
   int process = 0, thread = 0, stream = 0;
   std::vector<Step> nodes;
+  std::vector<uint64_t> before;      ///< of each node, all nodes before it
+  std::map<int, uint64_t> branches;  ///< captured stream -> nodes so far
   bool ready = false;
   WorkPtr launched;
 };
@@ -253,6 +278,9 @@ class Shadow {
   bool word_step(const Step& step, Expected* expected);
   bool work_step(const Step& step, Expected* expected);
   bool graph_step(const Step& step, Expected* expected);
+  bool branch_step(const Step& step, Event* event, Expected* expected);
+  bool add_node(const Step& step, const Effect& effect);
+  bool update(const Step& step, Graph& updated);
   bool ask_step(const Step& step, Expected* expected);
   bool refuse_step(const Step& step, Expected* expected);
   bool listed_step(const Step& step, Expected* expected);
@@ -275,7 +303,7 @@ class Shadow {
   bool unused(const MemoryPtr& memory) const;
   bool unused_by(const MemoryPtr& memory, int view) const;
   bool regions(const Step& step, int view, int64_t at, int64_t pitch,
-               bool write, std::vector<Region>* out);
+               bool write, std::vector<Region>* out, bool cpu = false);
   bool effect_of(const Step& step, Effect* effect);
   WorkPtr plan(const Step& step, Stream& stream);
   bool orderly(const Work& work, const Effect& effect, bool host_waits);

@@ -30,10 +30,12 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
           step.bytes > 8 * granule)
         return no("no such size of a chunk");
       if (!calm) return no("the process holds work");
-      chunks[step.id] = {me,
-                         std::make_shared<Memory>(Kind::kChunk, me, step.bytes),
+      if (step.how != kOnGpu && !(step.how == kOnNode && machine.nodes))
+        return no("no such place");
+      const Kind kind = step.how == kOnNode ? Kind::kNode : Kind::kChunk;
+      chunks[step.id] = {me, std::make_shared<Memory>(kind, me, step.bytes),
                          false, step.id};
-      expected->row = "VMM-01";
+      expected->row = step.how == kOnNode ? "MNGD-15" : "VMM-01";
       return true;
     }
     case Op::kExportChunk: {
@@ -114,7 +116,7 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
       made.imported = chunk->second.imported;
       made.range = step.from;
       made.at = step.at;
-      made.access = 0;
+      made.access = made.cpu = 0;
       made.origin = chunk->second.origin;
       views[step.id] = made;
       expected->row = "VMM-25";
@@ -125,9 +127,31 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
           (step.value != 0 && step.value != 1 && step.value != 3))
         return no("no such mapping or access");
       if (!calm) return no("the process holds work");
-      if (!unused_by(view->memory, step.on)) return no("it may be in use");
-      views.at(step.on).access = static_cast<int>(step.value);
-      expected->row = "VMM-18";
+      // One call may reach several mappings, each after the last.
+      std::vector<View*> reached;
+      int64_t bytes = 0;
+      for (int id = step.on; id != 0;) {
+        View& one = views.at(id);
+        if (!unused_by(one.memory, id)) return no("it may be in use");
+        if (step.how < 0 || step.how > (one.memory->kind == Kind::kNode))
+          return no("only the host's memory has access of the CPU");
+        reached.push_back(&one);
+        bytes += one.memory->bytes;
+        id = 0;
+        for (const auto& [next, other] : views)
+          if (static_cast<int>(reached.size()) < step.rows &&
+              other.range == one.range &&
+              other.at == one.at + one.memory->bytes)
+            id = next;
+      }
+      if (step.rows > 1 &&
+          (bytes != step.bytes ||
+           static_cast<int>(reached.size()) != step.rows || step.group != 0))
+        return no("no such mappings in a row");
+      for (View* one : reached)
+        (step.how == kOnNode ? one->cpu : one->access) =
+            static_cast<int>(step.value);
+      expected->row = step.how == kOnNode ? "MNGD-15" : "VMM-18";
       return true;
     }
     default: {  // kUnmap

@@ -10,9 +10,9 @@ namespace {
 
 constexpr int64_t kMostBytes = 64 << 20;
 
+// Memory that one call gives to the CPU, too.
 bool is_host_kind(Kind kind) {
-  return kind == Kind::kPinned || kind == Kind::kRegistered ||
-         kind == Kind::kManaged;
+  return is_pinned(kind) || kind == Kind::kManaged;
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ bool Shadow::memory_step(const Step& step, Expected* expected) {
       if (view == nullptr) return no("no such memory in this process");
       const bool host = is_host_kind(its_kind());
       if (host != (step.op == Op::kHostFree)) return no("the other free");
-      if (its_kind() == Kind::kChunk) return no("a mapping is unmapped");
+      if (is_mapped(its_kind())) return no("a mapping is unmapped");
       if (!quiet(me)) return no("the process holds work");
       MemoryPtr memory = view->memory;
       if (view->imported) {
@@ -130,19 +130,21 @@ bool Shadow::memory_step(const Step& step, Expected* expected) {
       return true;
     }
     default: {  // the CPU uses memory of the host
-      if (view == nullptr || !is_host_kind(its_kind()))
+      if (view == nullptr || is_device(its_kind()))
         return no("no memory of the host");
       Effect effect;
       Step plain = step;
       plain.rows = plain.layers = 0;
       const bool write = step.op == Op::kHostWrite;
       if (!regions(plain, step.on, step.at, 0, write,
-                   write ? &effect.writes : &effect.reads))
+                   write ? &effect.writes : &effect.reads, true))
         return false;
+      if (view->range != 0 && step.at + step.bytes > view->memory->bytes)
+        return no("beyond the mapping");
       Work now;
       now.clock = known();
       if (!orderly(now, effect, true)) return false;
-      expected->row = "LMEM-45";
+      expected->row = its_kind() == Kind::kNode ? "MNGD-15" : "LMEM-45";
       const Region& region = write ? effect.writes[0] : effect.reads[0];
       uint8_t* const data = region.memory->data.get();
       if (write) {

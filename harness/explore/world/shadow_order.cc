@@ -23,7 +23,7 @@ bool Shadow::wait_on(const Step& step, std::vector<WorkPtr> until,
   const Held call{step.process, step.thread, step, std::move(until)};
   if (over) {
     returns(call);
-    if (step.op == Op::kSyncDevice) release_unused(step.process);
+    if (step.how == kCall) release_unused(step.process);
     return true;
   }
   if (step.group != 0) return no("a held call is not in a group");
@@ -74,9 +74,6 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
         return no("its work may be unfinished");
       for (const Held& call : held)
         if (call.step.stream == step.on) return no("a thread waits for it");
-      for (const auto& [id, graph] : graphs)
-        if (!graph.ready && graph.stream == step.on)
-          return no("it is captured");
       streams.erase(found);
       expected->row = "LEVT-29";
       return true;
@@ -146,8 +143,10 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
       Stream* const stream = stream_of(step);
       if (stream == nullptr) return false;
       if (event == nullptr) return no("no such event");
-      if (stream->capture != 0) return no("not in a capture");
+      if (process[me].capture != 0) return branch_step(step, event, expected);
       EventShared& shared = *event->shared;
+      if (step.op == Op::kWait && shared.captured != 0)
+        return no("its last record was captured");
       if (step.op == Op::kRecord &&
           machine.gpu_of(shared.owner) != machine.gpu_of(me))
         return no("an event of another GPU");
@@ -166,6 +165,7 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
       if (step.op == Op::kRecord) {
         work->replaced = work->replaced || replaces;
         shared.record = work;
+        shared.captured = 0;
       }
       auto& uses = shared.uses;
       uses.erase(
@@ -180,6 +180,8 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
     }
     case Op::kQueryEvent: {
       if (event == nullptr) return no("no such event");
+      if (event->shared->captured != 0)
+        return no("its last record was captured");
       const WorkPtr& record = event->shared->record;
       expected->row = record == nullptr  ? "LEVT-11"
                       : record->replaced ? "LEVT-13"
@@ -193,6 +195,8 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
     case Op::kSyncEvent: {
       if (event == nullptr) return no("no such event");
       if (step.how < 0 || step.how >= kSyncHows) return no("no such way");
+      if (event->shared->captured != 0)
+        return no("its last record was captured");
       std::vector<WorkPtr> until;
       if (event->shared->record != nullptr)
         until.push_back(event->shared->record);

@@ -194,7 +194,10 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
     case Op::kFreeAsync: {
       Stream* const stream = stream_of(step);
       if (stream == nullptr) return false;
-      if (!is_pool_memory) return no("no memory of a pool");
+      const bool plain = view != nullptr && !view->imported &&
+                         view->memory->kind == Kind::kLegacy;
+      if (!is_pool_memory && !plain) return no("no memory that it frees");
+      if (plain && !quiet(me)) return no("the process holds work");
       if (stream->capture != 0) return no("not in a capture");
       const MemoryPtr memory = view->memory;
       const WorkPtr work = plan(step, *stream);
@@ -205,14 +208,16 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
         if (work->clock.at(access.work->lane) < access.work->seq)
           return no("a race");
       }
-      if (!is_known(*memory->allocation) &&
+      if (memory->allocation != nullptr && !is_known(*memory->allocation) &&
           work->clock.at(memory->allocation->lane) < memory->allocation->seq)
         return no("it may not be allocated yet");
       if (!view->imported && !memory->opens.empty())
         return no("another process has it open");
       Effect effect;
       effect.reads.push_back({memory, 0, memory->bytes, step.on});
-      expected->row = view->imported ? "POOL-16" : "SOMA-06";
+      expected->row = plain            ? "SOMA-05"
+                      : view->imported ? "POOL-16"
+                                       : "SOMA-06";
       const auto owner = pools.find(view->pool);
       if (owner != pools.end())
         for (Allocation& allocation : owner->second.used)

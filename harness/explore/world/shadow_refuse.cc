@@ -16,10 +16,6 @@ constexpr int kInvalidValue = 1, kInvalidDevice = 101, kInvalidContext = 201,
 
 constexpr int kHostType = 1, kDeviceType = 2, kManagedType = 3;
 
-bool is_host_kind(Kind kind) {
-  return kind == Kind::kPinned || kind == Kind::kRegistered;
-}
-
 }  // namespace
 
 bool Shadow::ask_step(const Step& step, Expected* expected) {
@@ -28,9 +24,11 @@ bool Shadow::ask_step(const Step& step, Expected* expected) {
     const auto chunk = chunks.find(step.on);
     if (chunk == chunks.end() || chunk->second.process != step.process)
       return no("no such chunk in this process");
-    if (step.value != gpu_of(*chunk->second.memory))
-      return no("not the GPU of the memory");
-    expected->least = expected->most = 1;  // pinned memory of this GPU
+    const bool on_node = chunk->second.memory->kind == Kind::kNode;
+    if (step.how != (on_node ? kOnNode : kOnGpu) ||
+        step.value != (on_node ? 0 : gpu_of(*chunk->second.memory)))
+      return no("not the place of the memory");
+    expected->least = expected->most = 1;  // pinned memory of this place
     expected->row = "VMM-31";
     return true;
   }
@@ -44,9 +42,10 @@ bool Shadow::ask_step(const Step& step, Expected* expected) {
     case kKind: {
       if (view->access == 0) return no("a mapping without access");
       if (kind == Kind::kPool) return no("not described for imports");
+      if (kind == Kind::kNode) return no("not described for a node");
       if (kind == Kind::kManaged && step.api == 1) return no("not described");
       expected->least = expected->most = kind == Kind::kManaged ? kManagedType
-                                         : is_host_kind(kind)   ? kHostType
+                                         : is_pinned(kind)      ? kHostType
                                                                 : kDeviceType;
       return true;
     }
@@ -59,8 +58,15 @@ bool Shadow::ask_step(const Step& step, Expected* expected) {
     case kAccessAttribute:
       if (view->range == 0 && (step.how == kAccess || kind != Kind::kLegacy))
         return no("no mapping");
+      if (kind == Kind::kNode && step.how == kAccessAttribute)
+        return no("not described for a node");
       if (view->range != 0) expected->row = "VMM-18";
       expected->least = expected->most = view->access;
+      return true;
+    case kCpuAccess:
+      if (kind != Kind::kNode) return no("no memory on a node");
+      expected->least = expected->most = view->cpu;
+      expected->row = "MNGD-15";
       return true;
     case kRuntimeView:
     case kContains:
@@ -73,11 +79,11 @@ bool Shadow::ask_step(const Step& step, Expected* expected) {
     case kBufferId: {
       const View* other = view_of(step.from, step.process);
       const auto allocated = [](const View* one) {
-        return one != nullptr && (one->memory->kind == Kind::kLegacy ||
-                                  one->memory->kind == Kind::kPool);
+        return one != nullptr && one->range == 0 &&
+               one->memory->kind != Kind::kRegistered;
       };
       if (!allocated(view) || !allocated(other))
-        return no("no two allocations of the GPU");
+        return no("no two allocations");
       if (step.value != (view->imported ? 0 : 1)) return no("not its owner");
       if (other->memory == view->memory && step.from != step.on)
         return no("a second mapping of the memory");
@@ -104,7 +110,7 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
   const Kind kind = view != nullptr ? view->memory->kind : Kind::kLegacy;
   const bool opened = view != nullptr && view->imported &&
                       kind == Kind::kLegacy && machine.legacy;
-  const bool mapped = view != nullptr && view->range != 0;
+  const bool mapped = view != nullptr && kind == Kind::kChunk;
   const Pool* const pool = mine(pools, step.on);
   if (pool != nullptr && step.value != machine.gpu_of(pool->shared->owner))
     return no("not the GPU of the pool");
@@ -135,6 +141,7 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
   const Codes retaining{kInvalidValue,  kInvalidHandle, kNotInitialized,
                         kDeinitialized, kNotPermitted,  kNotSupported};
   const Codes no_gpu{kInvalidDevice, kInvalidValue};
+  const Codes no_memory{kOutOfMemory};
   const Codes no_pointer{kInvalidValue, kNotInitialized, kOutOfMemory};
   bool applies_now = false;
   Codes codes;
@@ -194,7 +201,7 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
   const auto made_by = [&](Op op) {
     return handle != handles.end() && handle->second.made_by == op;
   };
-  const bool mapped = view != nullptr && view->range != 0;
+  const bool mapped = view != nullptr && view->memory->kind == Kind::kChunk;
   auto& codes = expected->codes;
   bool applies = false;
   switch (step.how) {

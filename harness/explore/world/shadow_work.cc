@@ -25,6 +25,8 @@ const char* row_of(const View& view) {
       return "VMM-07";
     case Kind::kPool:
       return view.imported ? "POOL-06" : "SOMA-02";
+    case Kind::kNode:
+      return "MNGD-15";
     default:
       return "LMEM-45";  // the context is usable
   }
@@ -59,7 +61,7 @@ uint64_t word_at(const Memory& memory, int64_t at, int64_t bytes) {
 // The regions of a box that begins at `at` in a view. A mapping goes on in the
 // next mapping of its reservation, if that follows without a gap.
 bool Shadow::regions(const Step& step, int view, int64_t at, int64_t pitch,
-                     bool write, std::vector<Region>* out) {
+                     bool write, std::vector<Region>* out, bool cpu) {
   const View* first = view_of(view, step.process);
   if (first == nullptr) return no("no such memory in this process");
   const int64_t rows = std::max(step.rows, 1) * std::max(step.layers, 1);
@@ -85,7 +87,8 @@ bool Shadow::regions(const Step& step, int view, int64_t at, int64_t pitch,
         part = &next->second;
         continue;
       }
-      if ((part->access & (write ? 2 : 1)) == 0) return no("no access");
+      if (((cpu ? part->cpu : part->access) & (write ? 2 : 1)) == 0)
+        return no("no access");
       const int64_t size = std::min(left, part->memory->bytes - from);
       out->push_back({part->memory, from, from + size, id});
       from += size;
@@ -123,23 +126,25 @@ std::vector<uint8_t> bytes_of(const std::vector<Region>& regions) {
 
 namespace {
 
-bool is_of_host(Kind kind) {
-  return kind == Kind::kPinned || kind == Kind::kRegistered;
-}
+// Memory of the host, for the rule that a copy inside it is synchronous.
+bool is_of_host(Kind kind) { return is_pinned(kind) || kind == Kind::kNode; }
 
 // Can this way do a box of this shape between such memories?
 bool has_way(const Step& step, Kind to, Kind from) {
   const bool plain = step.rows <= 1 && step.layers <= 1;
-  const auto device = [](Kind kind) {
-    return kind == Kind::kLegacy || kind == Kind::kChunk || kind == Kind::kPool;
-  };
+  // Directions and hints of this memory are not described.
+  const bool plain_kinds = to < Kind::kManaged && from < Kind::kManaged;
   switch (step.op) {
     case Op::kCopy:
       switch (step.how) {
         case kCopyPeerAsync:
-          return plain && device(to) && device(from);
+          return plain && is_device(to) && is_device(from);
         case kCopyAsyncKind:
-          return plain && to != Kind::kManaged && from != Kind::kManaged;
+          return plain && plain_kinds;
+        case kCopyBatch:
+          return plain && plain_kinds && step.bytes >= 2;
+        case kCopy3DBatch:
+          return plain_kinds;
         case kCopy2DAsync:
         case kCopy2DSync:
           return step.layers <= 1;
@@ -153,17 +158,16 @@ bool has_way(const Step& step, Kind to, Kind from) {
       if (step.how >= kSetHows) return false;
       if (step.layers > 1 && (step.how % 3 != kSet8 || step.api != 0))
         return false;
-      return device(to) || (plain && step.how % 3 == kSet8);
+      return is_device(to) || (plain && step.how % 3 == kSet8);
     case Op::kUpload:
-      return device(to) && step.how < kUploadHows &&
+      return is_device(to) && step.how < kUploadHows &&
              (plain || (step.how == kUpload2D && step.layers <= 1));
     case Op::kRead:
       return step.how < kReadHows &&
              (plain || (step.how == kRead2D && step.layers <= 1));
     default:
       return plain && step.how < kWriteHows &&
-             (step.how != kHostFunction || to == Kind::kPinned ||
-              to == Kind::kRegistered);
+             (step.how != kHostFunction || is_pinned(to));
   }
 }
 
@@ -365,10 +369,15 @@ bool Shadow::work_step(const Step& step, Expected* expected) {
       step.op == Op::kUpload || (step.op == Op::kRead && step.how >= kReadSync);
   if (stream->capture != 0) {
     if (synchronous || step.op == Op::kRead) return no("not in a capture");
-    if (step.op == Op::kCopy && step.how == kCopyPeerAsync)
-      return no("no sentence says that a graph has copies between peers");
-    graphs.at(stream->capture).nodes.push_back(step);
-    return true;
+    if (step.op == Op::kCopy && step.how >= kCopyPeerAsync &&
+        step.how != kCopy2DAsync && step.how != kCopy3DAsync)
+      return no("no sentence says that a graph has such copies");
+    return add_node(step, effect);
+  }
+  if (step.op == Op::kCopy &&
+      (step.how == kCopyBatch || step.how == kCopy3DBatch)) {
+    if (!machine.batches) return no("no batches of copies here");
+    if (is_legacy(step.stream)) return no("a batch has a stream of its own");
   }
   const bool by_legacy =
       synchronous && !(step.op == Op::kUpload && step.how == kUploadAsync);
@@ -421,7 +430,7 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
     return false;
   const Region region = write ? effect.writes[0] : effect.reads[0];
   const View& view = views.at(region.view);
-  if (view.memory->kind == Kind::kPool || view.memory->kind == Kind::kManaged)
+  if (view.memory->kind == Kind::kPool || view.memory->kind >= Kind::kManaged)
     return no("no words in such memory");
   if (step.at % step.bytes != 0 || region.to - region.from != step.bytes)
     return no("a word that is not aligned");
@@ -512,6 +521,78 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
 
 // --- graphs -----------------------------------------------------------------
 
+// A captured call is a node after all that its stream has captured or joined.
+bool Shadow::add_node(const Step& step, const Effect& effect) {
+  Graph& graph = graphs.at(streams.at(step.stream).capture);
+  if (graph.nodes.size() >= kMostNodes) return no("too many nodes");
+  uint64_t& mine = graph.branches.at(step.stream);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if ((mine >> i & 1) != 0) continue;
+    Effect other;
+    if (!effect_of(graph.nodes[i], &other)) return false;
+    const auto meet = [](const auto& all, const auto& others) {
+      for (const Region& one : all)
+        for (const Region& two : others)
+          if (one.memory == two.memory && one.from < two.to &&
+              two.from < one.to)
+            return true;
+      return false;
+    };
+    if (meet(effect.writes, other.writes) || meet(effect.writes, other.reads) ||
+        meet(effect.reads, other.writes))
+      return no("a race of two branches");
+  }
+  graph.before.push_back(mine);
+  mine |= uint64_t{1} << graph.nodes.size();
+  graph.nodes.push_back(step);
+  return true;
+}
+
+// Events join the branches of a capture. Interprocess events are not described
+// there (GRPH-02).
+bool Shadow::branch_step(const Step& step, Event* event, Expected* expected) {
+  EventShared& shared = *event->shared;
+  const int id = process[step.process].capture;
+  Graph& graph = graphs.at(id);
+  if (shared.how != kLocal) return no("an interprocess event in a graph");
+  if (step.how != 0) return no("no such way");
+  const auto mine = graph.branches.find(step.stream);
+  expected->row = "GRPH-01";
+  if (step.op == Op::kRecord) {
+    if (mine == graph.branches.end()) return no("the stream is not captured");
+    shared.captured = id;
+    shared.after = mine->second;
+    return true;
+  }
+  if (shared.captured != id) return no("its record is not in this capture");
+  if (mine != graph.branches.end()) {
+    mine->second |= shared.after;
+    return true;
+  }
+  Stream& stream = streams.at(step.stream);
+  if (step.stream < 0) return no("default streams are not captured");
+  graph.branches[step.stream] = shared.after;
+  stream.capture = id;
+  return true;
+}
+
+// An update keeps the calls and their order, and changes what kernels get.
+bool Shadow::update(const Step& step, Graph& updated) {
+  const Graph& graph = graphs.at(step.on);
+  if (graph.before != updated.before) return no("another order of the nodes");
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Step &node = graph.nodes[i], &older = updated.nodes[i];
+    const bool kernel =
+        (node.op == Op::kWrite && node.how == kLaunch && node.api == 0) ||
+        (node.op == Op::kCopy && node.how == kCopyKernel);
+    if (!kernel || node.op != older.op || node.how != older.how ||
+        node.api != older.api)
+      return no("only what kernels get is updated");
+  }
+  updated.nodes = graph.nodes;
+  return true;
+}
+
 bool Shadow::graph_step(const Step& step, Expected* expected) {
   if (step.op == Op::kBeginCapture) {
     Stream* const stream = stream_of(step);
@@ -524,6 +605,7 @@ bool Shadow::graph_step(const Step& step, Expected* expected) {
     graph.process = step.process;
     graph.thread = step.thread;
     graph.stream = step.stream;
+    graph.branches[step.stream] = 0;
     stream->capture = process[step.process].capture = step.id;
     return true;
   }
@@ -536,8 +618,23 @@ bool Shadow::graph_step(const Step& step, Expected* expected) {
         step.stream != graph.stream)
       return no("this is not captured here");
     if (graph.nodes.empty()) return no("an empty graph");
+    const uint64_t all = (uint64_t{1} << graph.nodes.size()) - 1;
+    if (graph.branches.at(graph.stream) != all)
+      return no("a branch has not joined the first one");
+    if (step.how == kUpdate) {
+      const auto older = graphs.find(step.from);
+      if (older == graphs.end() || older->second.process != step.process ||
+          !older->second.ready)
+        return no("no graph to update");
+      if (!update(step, older->second)) return false;
+    } else if (step.how != kInstantiate || step.from != 0) {
+      return no("no such way");
+    }
+    for (const auto& [id, nodes] : graph.branches) streams.at(id).capture = 0;
+    process[step.process].capture = 0;
+    graph.branches.clear();
     graph.ready = true;
-    streams.at(graph.stream).capture = process[step.process].capture = 0;
+    if (step.how == kUpdate) graphs.erase(found);
     return true;
   }
   if (!graph.ready) return no("the graph is still captured");

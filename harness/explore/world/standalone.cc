@@ -208,7 +208,8 @@ std::string Printer::chunk_call(const Step& step) {
   switch (step.op) {
     case Op::kCreateChunk:
       return driver("cuMemCreate") + "(&" + var('c', step.id) + ", " +
-             text(step.bytes) + ", &wanted, 0)";
+             text(step.bytes) +
+             (step.how == kOnNode ? ", &on_node, 0)" : ", &wanted, 0)");
     case Op::kReleaseChunk:
       return driver("cuMemRelease") + "(" + var('c', step.on) + ")";
     case Op::kRetainChunk:
@@ -229,7 +230,9 @@ std::string Printer::chunk_call(const Step& step) {
              ", " + text(step.bytes) + ", 0, " + var('c', step.on) + ", 0)";
     case Op::kSetAccess:
       return driver("cuMemSetAccess") + "(" + ptr(var('m', step.on)) + ", " +
-             text(sizes_[step.on]) + ", &rights[" + text(step.value) + "], 1)";
+             text(step.rows > 1 ? step.bytes : sizes_[step.on]) +
+             (step.how == kOnNode ? ", &cpus[" : ", &rights[") +
+             text(step.value) + "], 1)";
     default:  // kUnmap
       return driver("cuMemUnmap") + "(" + ptr(var('m', step.on)) + ", " +
              text(sizes_[step.on]) + ")";
@@ -377,6 +380,8 @@ std::string Printer::order_call(const Step& step) {
       return "cudaStreamBeginCapture(" + stream(step) +
              ", cudaStreamCaptureModeRelaxed)";
     case Op::kEndCapture:
+      if (step.how == kUpdate)
+        return "updates(" + stream(step) + ", " + var('g', step.from) + ")";
       return "capture_ends(" + stream(step) + ", &" + var('g', step.on) + ")";
     case Op::kLaunch:
       return "cudaGraphLaunch(" + var('g', step.on) + ", " + stream(step) + ")";
@@ -457,6 +462,13 @@ std::string Printer::work_call(const Step& step) {
              ", " + from + ", " + from_pitch + ", " + size + ", " + rows +
              ", cudaMemcpyDefault" +
              (step.how == kCopy2DAsync ? ", " + stream(step) : "") + ")";
+    case kCopyBatch:
+      return "copy_batch(" + to + ", " + from + ", " + size + ", " +
+             stream(step) + ")";
+    case kCopy3DBatch:
+      return "copy_3d_batch(" + to + ", " + pitch + ", " + from + ", " +
+             from_pitch + ", " + size + ", " + rows + ", " + layers + ", " +
+             stream(step) + ")";
     case kCopy3DAsync:
     case kCopy3DSync:
       return "copy_box(" + to + ", " + pitch + ", " + from + ", " + from_pitch +
@@ -657,10 +669,11 @@ std::string Printer::ask(const Step& step, const Expected& expected) {
     lines = "    CUmemAllocationProp seen{};\n    OK(" +
             driver("cuMemGetAllocationPropertiesFromHandle") + "(&seen, " +
             var('c', step.on) + "));\n";
-    value =
-        "seen.type == CU_MEM_ALLOCATION_TYPE_PINNED && seen.location.type == "
-        "CU_MEM_LOCATION_TYPE_DEVICE && seen.location.id == " +
-        text(step.value);
+    value = std::string(
+                "seen.type == CU_MEM_ALLOCATION_TYPE_PINNED && "
+                "seen.location.type == CU_MEM_LOCATION_TYPE_") +
+            (step.how == kOnNode ? "HOST_NUMA" : "DEVICE") +
+            " && seen.location.id == " + text(step.value);
   } else if (step.how == kRange || step.how == kContains) {
     lines = "    CUdeviceptr base = 0;\n    size_t size = 0;\n    OK(" +
             driver("cuMemGetAddressRange") + "(&base, &size, " + ptr(memory) +
@@ -668,9 +681,11 @@ std::string Printer::ask(const Step& step, const Expected& expected) {
     value = step.how == kRange ? "base == " + ptr(begin) + " ? size : -1"
                                : "base <= " + ptr(begin) + " && " + ptr(begin) +
                                      " < base + size";
-  } else if (step.how == kAccess) {
+  } else if (step.how == kAccess || step.how == kCpuAccess) {
     lines = "    unsigned long long value = 0;\n    OK(" +
-            driver("cuMemGetAccess") + "(&value, &rights[3].location, " +
+            driver("cuMemGetAccess") +
+            (step.how == kAccess ? "(&value, &rights[3].location, "
+                                 : "(&value, &cpus[3].location, ") +
             ptr(memory) + "));\n";
   } else if (step.how == kRuntimeView) {
     lines =
@@ -924,6 +939,18 @@ static volatile int codes[16], returned[16];
         "static CUmemAllocationProp wanted{CU_MEM_ALLOCATION_TYPE_PINNED,"
         "\n  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "
         "{CU_MEM_LOCATION_TYPE_DEVICE, 0}, nullptr, {}};\n";
+  if (used(", &on_node, 0)"))
+    lines +=
+        "static const CUmemAllocationProp on_node{CU_MEM_ALLOCATION_TYPE_"
+        "PINNED,\n  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "
+        "{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, nullptr, {}};\n";
+  if (used("cpus["))
+    lines +=
+        R"(static const CUmemLocation node{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+static const CUmemAccessDesc cpus[] = {
+  {node, CU_MEM_ACCESS_FLAGS_PROT_NONE}, {node, CU_MEM_ACCESS_FLAGS_PROT_READ},
+  {node, {}}, {node, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+)";
   if (used("rights["))
     lines += R"(static const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0};
 static CUmemAccessDesc rights[] = {
@@ -967,6 +994,34 @@ static CUmemAccessDesc rights[] = {
   return cudaMemcpy2D(to, pitch, from, size, size, rows, cudaMemcpyHostToDevice);
 }
 )";
+  if (used("copy_batch("))
+    lines +=
+        R"(static int copy_batch(char* to, char* from, size_t size, cudaStream_t stream) {
+  void* targets[] = {to, to + size / 2};
+  const void* sources[] = {from, from + size / 2};
+  const size_t sizes[] = {size / 2, size - size / 2};
+  cudaMemcpyAttributes order{};
+  order.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t first = 0;
+  return cudaMemcpyBatchAsync(targets, sources, sizes, 2, &order, &first, 1, stream);
+}
+)";
+  if (used("copy_3d_batch("))
+    lines +=
+        R"(static cudaMemcpy3DOperand side(char* data, size_t pitch, size_t rows) {
+  cudaMemcpy3DOperand one{};
+  one.type = cudaMemcpyOperandTypePointer;
+  one.op.ptr.ptr = data, one.op.ptr.rowLength = pitch, one.op.ptr.layerHeight = rows;
+  return one;
+}
+static int copy_3d_batch(char* to, int pitch, char* from, int from_pitch, int size, int rows, int layers, cudaStream_t stream) {
+  cudaMemcpy3DBatchOp whole{};
+  whole.src = side(from, from_pitch, rows), whole.dst = side(to, pitch, rows);
+  whole.extent = make_cudaExtent(size, rows, layers);
+  whole.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  return cudaMemcpy3DBatchAsync(1, &whole, 0, stream);
+}
+)";
   if (used("copy_box("))
     lines +=
         R"(static int copy_box(char* to, int pitch, char* from, int from_pitch, int size, int rows, int layers,
@@ -1003,6 +1058,15 @@ static int host_write(cudaStream_t stream, char* to, unsigned count, unsigned ke
   cudaGraph_t graph = nullptr;
   const int code = cudaStreamEndCapture(stream, &graph);
   return code != 0 ? code : int(cudaGraphInstantiate(run, graph, 0));
+}
+)";
+  if (used("updates("))
+    lines +=
+        R"(static int updates(cudaStream_t stream, cudaGraphExec_t run) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExecUpdateResultInfo info{};
+  const int code = cudaStreamEndCapture(stream, &graph);
+  return code != 0 ? code : int(cudaGraphExecUpdate(run, graph, &info));
 }
 )";
   if (used(" ends("))

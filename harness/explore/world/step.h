@@ -70,7 +70,7 @@ namespace ipclab::explore {
   OP(HostWrite, "host-write", "")           \
   OP(HostRead, "host-read", "")             \
   OP(BeginCapture, "begin-capture", "cs")   \
-  OP(EndCapture, "end-capture", "os")       \
+  OP(EndCapture, "end-capture", "ofs")      \
   OP(Launch, "launch", "os")                \
   OP(DestroyGraph, "destroy-graph", "o")    \
   OP(AskPointer, "ask-pointer", "")         \
@@ -179,7 +179,9 @@ enum CopyHow {
   kCopyPeerAsync,  // cudaMemcpyPeerAsync, cuMemcpyPeerAsync on one device
   kCopy2DAsync,
   kCopy3DAsync,
-  kCopySync,  // cudaMemcpy, cuMemcpy
+  kCopyBatch,    // the two halves
+  kCopy3DBatch,  // the box, and nothing else
+  kCopySync,     // cudaMemcpy, cuMemcpy
   kCopy2DSync,
   kCopy3DSync,
   kCopyHows
@@ -198,6 +200,10 @@ constexpr int kWaitWordHows = 2 * kConditions;
 /// With kWritePair a batch first writes `from_at`, the value before.
 enum WriteWordHow { kWriteOne, kWriteBatch, kWritePair, kWriteWordHows };
 enum CaptureHow { kRelaxed, kThreadLocal, kCaptureHows };
+/// The second way updates the graph `from`, which can be launched already.
+enum EndCaptureHow { kInstantiate, kUpdate, kEndCaptureHows };
+/// Where a chunk is made, and whose access is set.
+enum ChunkHow { kOnGpu, kOnNode, kChunkHows };
 enum AskPoolHow {
   kUsed,
   kThreshold,
@@ -222,6 +228,7 @@ enum AskPointerHow {
   kContains,         // the range has all of the memory
   kAccessAttribute,  // CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
   kBufferId,         // the same at each address, and no other memory has it
+  kCpuAccess,        // of memory on a node
   kAskPointerHows
 };
 /// With kReset the process goes on, but without all that it had.

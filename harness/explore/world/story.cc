@@ -48,7 +48,8 @@ std::string what(const Step& step) {
     case Op::kHostFree:
       return "free m" + on;
     case Op::kCreateChunk:
-      return "c" + id + " = cuMemCreate of " + box(step);
+      return "c" + id + " = cuMemCreate of " + box(step) +
+             (step.how == kOnNode ? " on a node of the host" : "");
     case Op::kExportChunk:
       return "h" + id + " = descriptor of c" + on;
     case Op::kImportChunk:
@@ -67,7 +68,9 @@ std::string what(const Step& step) {
       return "m" + id + " = map c" + on + " into r" + text(step.from) +
              (step.at == 0 ? "" : " at " + text(step.at));
     case Op::kSetAccess:
-      return "set access " + text(step.value) + " of m" + on;
+      return std::string("set access ") +
+             (step.how == kOnNode ? "of the CPU " : "") + text(step.value) +
+             " of m" + on + (step.rows > 1 ? " and the next mapping" : "");
     case Op::kUnmap:
       return "unmap m" + on;
     case Op::kCreatePool:
@@ -157,7 +160,10 @@ std::string what(const Step& step) {
       return "set " + box(step) + " of " + place(step.on, step.at);
     case Op::kCopy:
       return "copy " + box(step) + " to " + place(step.on, step.at) + " from " +
-             place(step.from, step.from_at);
+             place(step.from, step.from_at) +
+             (step.how == kCopyBatch || step.how == kCopy3DBatch
+                  ? ", in a batch"
+                  : "");
     case Op::kUpload:
       return "copy " + box(step) + " from the host to " +
              place(step.on, step.at);
@@ -170,7 +176,8 @@ std::string what(const Step& step) {
     case Op::kBeginCapture:
       return "begin to capture g" + id;
     case Op::kEndCapture:
-      return "end the capture of g" + on;
+      return "end the capture of g" + on +
+             (step.how == kUpdate ? " and update g" + text(step.from) : "");
     case Op::kLaunch:
       return "launch g" + on;
     case Op::kDestroyGraph:

@@ -393,6 +393,30 @@ CUresult graph_launch(CUgraphExec handle,
   return CUDA_SUCCESS;
 }
 
+// Nodes that stand at the same place must be of one type. What a launch has
+// queued already keeps its arguments.
+CUresult graph_update(CUgraphExec executable, CUgraph graph) {
+  const std::shared_ptr<CUgraphExec_st> updated =
+      executables().find(executable);
+  if (updated == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphExec made = nullptr;
+  if (CUresult error = graph_instantiate(graph, 0, &made)) return error;
+  const std::shared_ptr<CUgraphExec_st> fresh = executables().find(made);
+  executables().remove(made);
+  const bool same = std::equal(
+      updated->steps.begin(), updated->steps.end(), fresh->steps.begin(),
+      fresh->steps.end(), [](const auto& one, const auto& other) {
+        return one.node->type == other.node->type &&
+               one.node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+               one.node->type != CU_GRAPH_NODE_TYPE_MEM_FREE;
+      });
+  if (!same) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  updated->graph = fresh->graph;
+  updated->objects = std::move(fresh->objects);
+  updated->steps = std::move(fresh->steps);
+  return CUDA_SUCCESS;
+}
+
 CUresult graph_destroy(CUgraphExec executable) {
   return executables().remove(executable) != nullptr ? CUDA_SUCCESS
                                                      : CUDA_ERROR_INVALID_VALUE;

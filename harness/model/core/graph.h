@@ -136,6 +136,9 @@ CUresult graph_change(CUgraphExec executable, CUgraphNode node,
 /// memory, the call returns CUDA_ERROR_NOT_SUPPORTED.
 CUresult graph_launch(CUgraphExec executable,
                       const std::shared_ptr<Stream>& stream);
+/// Later launches do the work of this graph. Returns
+/// CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE if its nodes are of other types.
+CUresult graph_update(CUgraphExec executable, CUgraph graph);
 CUresult graph_destroy(CUgraphExec executable);
 
 }  // namespace ipclab::model

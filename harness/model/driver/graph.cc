@@ -418,6 +418,16 @@ IPCLAB_DRIVER_API CUresult cuGraphLaunch(CUgraphExec executable,
   return graph_launch(executable, stream);
 }
 
+IPCLAB_DRIVER_API CUresult cuGraphExecUpdate(
+    CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+  if (CUresult error = enter()) return error;
+  if (info == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = graph_update(executable, graph);
+  *info = {};
+  if (error != CUDA_SUCCESS) info->result = CU_GRAPH_EXEC_UPDATE_ERROR;
+  return error;
+}
+
 IPCLAB_DRIVER_API CUresult cuGraphExecDestroy(CUgraphExec executable) {
   if (CUresult error = enter()) return error;
   return graph_destroy(executable);

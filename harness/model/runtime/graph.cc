@@ -300,6 +300,14 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphLaunch(cudaGraphExec_t executable,
 }
 
 IPCLAB_RUNTIME_API cudaError_t
+cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph,
+                    cudaGraphExecUpdateResultInfo* info) {
+  IPCLAB_BIND();
+  return remember(cuGraphExecUpdate(
+      executable, graph, reinterpret_cast<CUgraphExecUpdateResultInfo*>(info)));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
 cudaGraphExecDestroy(cudaGraphExec_t executable) {
   IPCLAB_BIND();
   return remember(cuGraphExecDestroy(executable));

@@ -131,6 +131,32 @@ TEST(Graph, RunsItsNodesInTheOrderOfTheirDependencies) {
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
+TEST(Graph, AnUpdateConcernsLaterLaunches) {
+  int* data = allocate<int>(2 * kCount);
+  Built old, fresh, other;
+  add_set(old.graph, {}, data, 3);
+  add_set(fresh.graph, {}, data + kCount, 4);
+  const CUgraphNode one = add_set(other.graph, {}, data, 5);
+  add_set(other.graph, {one}, data, 6);
+  cudaGraphExec_t executable = instantiate(old.graph);
+  ASSERT_EQ(launch_once(executable), cudaSuccess);
+  cudaGraphExecUpdateResultInfo info{};
+  EXPECT_EQ(cudaGraphExecUpdate(executable, fresh.graph, &info), cudaSuccess);
+  EXPECT_EQ(info.result, cudaGraphExecUpdateSuccess);
+  EXPECT_EQ(cudaGraphExecUpdate(executable, other.graph, &info),
+            cudaErrorGraphExecUpdateFailure);
+  EXPECT_NE(info.result, cudaGraphExecUpdateSuccess);
+  ASSERT_EQ(launch_once(executable), cudaSuccess);
+  std::vector<int> seen(2 * kCount);
+  EXPECT_EQ(cudaMemcpy(seen.data(), data, 2 * kCount * sizeof(int),
+                       cudaMemcpyDefault),
+            cudaSuccess);
+  EXPECT_EQ(seen[0], 3) << "by the launch before the update";
+  EXPECT_EQ(seen[kCount], 4) << "by the launch after it";
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
 TEST(Graph, ASetOfPoolMemoryIsCapturedOnly) {
   cudaStream_t stream = stream_with(cudaStreamNonBlocking);
   void* memory = nullptr;

@@ -43,7 +43,8 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         metavar="N",
         type=_number(1, 10**9),
         default=None,
-        help="end after so many programs",
+        help="end after so many programs; with --faults, programs under each fault "
+        "(default: 200)",
     )
     parser.add_argument(
         "--processes",
@@ -79,8 +80,9 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         metavar="N",
         type=_number(1, 300),
         default=None,
-        help="instead, search under each of N named faults on the reference model, for "
-        "--seconds at most, and say which are noticed; always the same faults",
+        help="instead, make the same programs under each of N named faults on the "
+        "reference model, for --seconds at most, and say which faults are noticed, and "
+        "why the others are not; always the same faults",
     )
     parser.add_argument(
         "--results",
