@@ -498,7 +498,7 @@ class Watch : public ptx::Observer {
     if (on_host && scope == Scope::kSystem) {
       // The host's writes are not seen. It may have told anything.
       holder_.release();
-      fetch_host(&learned);
+      fetch_any_host(&learned);
       needed = found ? needed : Scope::kSystem;
       found = true;
     }
