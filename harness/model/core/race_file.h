@@ -21,7 +21,7 @@ constexpr uint64_t kCellsOfGroup = kGroupBytes / kCellBytes;
 constexpr uint32_t kPages = 1 << 16, kSteps = 1 << 20, kSites = 1 << 18;
 constexpr uint32_t kActors = 1 << 18;
 constexpr uint32_t kSplit = 1 << 24;  // groups with cells
-constexpr uint32_t kSlots = 1 << 20, kReaders = 1 << 22, kEvents = 1 << 16;
+constexpr uint32_t kSlots = 1 << 22, kReaders = 1 << 22, kEvents = 1 << 21;
 constexpr uint32_t kFindings = 256, kEventRing = 16;
 constexpr uint32_t kHosts = 1 << 12, kChannels = 1 << 16, kShared = 64;
 

@@ -239,7 +239,7 @@ void decode_cvt(Decoder& d) {
 }  // namespace
 
 const DecodeTable& convert_instructions() {
-  static const DecodeTable table = {{"cvt", decode_cvt}};
+  static const auto& table = *new DecodeTable{{"cvt", decode_cvt}};
   return table;
 }
 

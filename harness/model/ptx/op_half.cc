@@ -181,7 +181,7 @@ void decode_setp(Decoder& d) {
 }  // namespace
 
 const DecodeTable& half_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"add", decode<kAdd, 2>}, {"sub", decode<kSub, 2>},
       {"mul", decode<kMul, 2>}, {"fma", decode<kFma, 3>},
       {"min", decode<kMin, 2>}, {"max", decode<kMax, 2>},
