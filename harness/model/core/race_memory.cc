@@ -386,8 +386,14 @@ bool morally_strong(const Access& a, const Access& b, Scope needed) {
   return a.strong && b.strong && a.scope >= needed && b.scope >= needed;
 }
 
+/// The usual case of morally_strong(), for which nothing is looked up.
+bool are_atomics_of_a_kernel(const Access& a, const Access& b) {
+  return a.step == b.step && morally_strong(a, b, Scope::kGpu);
+}
+
 void check(const Access& prior, const View& view, const Access& access,
            const Where& where) {
+  if (are_atomics_of_a_kernel(prior, access)) return;
   if (prior.step == 0 || (prior.bytes & access.bytes) == 0 ||
       comes_before(view, prior) || is_reported(prior, access))
     return;
@@ -433,11 +439,33 @@ Group* first_of(const Stripe& stripe) {
 
 /// Says of each group what is known of the whole stripe, which is held.
 void split(Stripe* stripe) {
-  if (stripe->split != 0) return;
+  if (stripe->state == Stripe::kGroups) return;
   Group* groups = first_of(*stripe);
-  for (uint64_t k = 0; k < kGroupsOfStripe; ++k)
-    groups[k] = {stripe->write, stripe->read, 0, 0};
-  stripe->split = 1;
+  for (uint64_t k = 0; k < kGroupsOfStripe; ++k) {
+    if (stripe->state == Stripe::kWhole)
+      groups[k] = {stripe->write, stripe->read, 0, 0};
+    else
+      groups[k].read = stripe->read;
+  }
+  stripe->state = Stripe::kGroups;
+}
+
+/// The groups of the stripe say the same again, after an access of all of them.
+void unite(Stripe* stripe, const Access& access) {
+  const Group* groups = first_of(*stripe);
+  stripe->read = {};
+  stripe->write = access;
+  stripe->state = Stripe::kWhole;
+  if (access.kind != ptx::Effect::kRead) return;
+  stripe->read = access;
+  stripe->write = groups[0].write;
+  stripe->state = Stripe::kRead;
+  for (uint64_t k = 1; k < kGroupsOfStripe; ++k) {
+    const Access& one = groups[k].write;
+    if (one.step != stripe->write.step || one.site != stripe->write.site ||
+        one.kind != stripe->write.kind)
+      stripe->state = Stripe::kGroups;
+  }
 }
 
 /// What an access of a whole group says of its cell `k`. If several threads
@@ -549,7 +577,7 @@ void remember_read(Cell* cell, const View& view, const Access& access) {
 void check_write(Cell* cell, const View& view, const Access& access,
                  const Where& where) {
   const Access& prior = cell->write;
-  if (prior.step == 0) return;
+  if (prior.step == 0 || are_atomics_of_a_kernel(prior, access)) return;
   bool observed = false;
   if (prior.strong && !comes_before(view, prior))
     each_reader(cell, [&](const Access& one) {
@@ -662,10 +690,13 @@ uint64_t access_run(Group* first, uint64_t groups, const View& view,
         groups, k + static_cast<uint64_t>(all + kGroupsOfStripe - (first + k)));
     const bool whole = uniform && end - k == kGroupsOfStripe;
     const Guard guard(&stripe.lock);
-    if (whole && stripe.split == 0 && is_before(stripe.write) &&
+    if (whole && stripe.state != Stripe::kGroups && is_before(stripe.write) &&
         is_before(stripe.read)) {
       stripe.read = reads ? access : Access{};
-      if (!reads) stripe.write = access;
+      if (!reads) {
+        stripe.write = access;
+        stripe.state = Stripe::kWhole;
+      }
       k = end;
       continue;
     }
@@ -678,11 +709,7 @@ uint64_t access_run(Group* first, uint64_t groups, const View& view,
       if (!reads) group.write = access;
       access.thread = (access.thread + threads) & 1023;
     }
-    if (whole && !reads) {  // the groups say the same
-      stripe.write = access;
-      stripe.read = {};
-      stripe.split = 0;
-    }
+    if (whole) unite(&stripe, access);
   }
   return groups;
 }
@@ -708,8 +735,8 @@ void renew(uint64_t address, uint64_t size) {
     const Guard guard(&stripe.lock);
     if (next - address == kStripeBytes) {
       stripe.write = stripe.read = {};
-      stripe.split = 0;
-    } else if (stripe.split != 0 || stripe.write.step != 0 ||
+      stripe.state = Stripe::kWhole;
+    } else if (stripe.state != Stripe::kWhole || stripe.write.step != 0 ||
                stripe.read.step != 0) {
       split(&stripe);
       std::memset(

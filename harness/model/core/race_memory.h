@@ -59,15 +59,21 @@ struct Group {
 };
 constexpr uint64_t kGroupBytes = 32;
 
-/// What is known of 4 KiB of memory. As long as copies and memsets access all
+/// What is known of 1 KiB of memory. As long as copies and memsets access all
 /// of it, two accesses say it. Otherwise there are groups.
 struct Stripe {
+  enum State : uint32_t {
+    kWhole,   ///< `write` and `read` say it all
+    kGroups,  ///< the groups say it
+    kRead,  ///< the groups have their writes, which are like `write`: the same
+            ///< step, place and kind; `read` has been the last one in all
+  };
   Access write;
   Access read;
-  uint32_t lock;   ///< of the stripe, its groups and their cells
-  uint32_t split;  ///< the groups are used
+  uint32_t lock;  ///< of the stripe, its groups and their cells
+  uint32_t state;
 };
-constexpr uint64_t kStripeBytes = 4096;
+constexpr uint64_t kStripeBytes = 1024;
 
 /// More readers of a cell.
 struct Readers {

@@ -43,6 +43,8 @@ PROGRAMS = {
     "legacy_stream": STREAM,
     "copy": STREAM,
     "copy_of_old": STREAM,
+    "copy_twice": STREAM,
+    "kernel_after_copy": STREAM,
     "memset": STREAM,
     "gpus_flag": SCOPE,
     "gpus_count": SCOPE,
