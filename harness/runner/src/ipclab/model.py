@@ -20,7 +20,7 @@ MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
 BACKENDS = ("auto", "cuda", "model")  # what a command may run on
 RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
 PCI = Path("pci") / "libipclab_pci.so"
-DRIVER, COMPILER = "libcuda.so.1", "libnvrtc.so.13"
+DRIVER, COMPILERS = "libcuda.so.1", ("libnvrtc.so.13", "libnvJitLink.so.13")
 
 
 def folder(build: Path) -> Path:
@@ -71,11 +71,11 @@ def for_program(
     loads = _loads(listed, libraries)
     runtimes = [libraries / x for x in RUNTIMES if (libraries / x).is_file()]
     early = [] if loads else runtimes
-    compiler = libraries / "nvrtc" / COMPILER
-    if compiler.is_file():
+    compilers = [libraries / "nvrtc" / x for x in COMPILERS]
+    if compilers[0].is_file():
         path = variables["LD_LIBRARY_PATH"]
-        variables["LD_LIBRARY_PATH"] = f"{compiler.parent}:{path}"
-        early += [compiler] if early else []
+        variables["LD_LIBRARY_PATH"] = f"{compilers[0].parent}:{path}"
+        early += [x for x in compilers if x.is_file()] if early else []
     # The runtime of a sanitizer wants to be the first library.
     if re.search(r"lib[at]san\.so", listed) is None:
         named = (libraries / x for x in (PCI, *fronts))
