@@ -38,6 +38,8 @@
 #include <cstdarg>
 #include <cstdio>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string_view>
 
 #include "core/race_host.h"
@@ -482,6 +484,19 @@ IPCLAB_AROUND(void*, shmat, (int id, const void* a, int f), (id, a, f), ,
                   race::shares(key_of(kSystemV, 1, static_cast<uint64_t>(id)),
                                true))
 
+namespace {
+
+struct Semaphores {
+  std::mutex mutex;
+  std::map<sem_t*, uint64_t> keys;  ///< of those that sem_open() returned
+};
+Semaphores& semaphores() {
+  static auto& all = *new Semaphores;
+  return all;
+}
+
+}  // namespace
+
 IPCLAB_FRONT sem_t* sem_open(const char* name, int flags, ...) {
   static const auto real =
       next<sem_t*(const char*, int, mode_t, unsigned)>("sem_open");
@@ -492,10 +507,48 @@ IPCLAB_FRONT sem_t* sem_open(const char* name, int flags, ...) {
   const unsigned value = makes ? va_arg(list, unsigned) : 0;
   va_end(list);
   sem_t* const done = real(name, flags, mode, value);
-  if (done != SEM_FAILED && counts(IPCLAB_CALLER))
-    race::shares(key_of(kNamed, std::hash<std::string_view>()(name)), true);
+  if (done != SEM_FAILED) {
+    const std::lock_guard lock(semaphores().mutex);
+    semaphores().keys[done] =
+        key_of(kNamed, std::hash<std::string_view>()(name));
+  }
   return done;
 }
+
+namespace {
+
+/// The channel of a named semaphore; 0 for another one, which is in memory of
+/// one process or in memory that processes share.
+uint64_t key_of(const void* caller, sem_t* semaphore) {
+  if (!counts(caller)) return 0;
+  const std::lock_guard lock(semaphores().mutex);
+  const auto found = semaphores().keys.find(semaphore);
+  return found == semaphores().keys.end() ? 0 : found->second;
+}
+
+void has_posted(const void* caller, sem_t* semaphore) {
+  const Kept kept;
+  if (const uint64_t key = key_of(caller, semaphore); key != 0) race::sent(key);
+}
+
+void has_seen(const void* caller, sem_t* semaphore) {
+  const Kept kept;
+  if (const uint64_t key = key_of(caller, semaphore); key != 0)
+    race::received(key, false);  // its first value may come from nobody
+}
+
+}  // namespace
+
+IPCLAB_AROUND(int, sem_post, (sem_t * s), (s), has_posted(IPCLAB_CALLER, s), )
+#define IPCLAB_SEES(name, parameters, arguments)    \
+  IPCLAB_AROUND(int, name, parameters, arguments, , \
+                if (done == 0) has_seen(IPCLAB_CALLER, s))
+IPCLAB_SEES(sem_wait, (sem_t * s), (s))
+IPCLAB_SEES(sem_trywait, (sem_t * s), (s))
+IPCLAB_SEES(sem_timedwait, (sem_t * s, const timespec* t), (s, t))
+IPCLAB_SEES(sem_clockwait, (sem_t * s, clockid_t c, const timespec* t),
+            (s, c, t))
+IPCLAB_SEES(sem_getvalue, (sem_t * s, int* value), (s, value))
 
 #define IPCLAB_SYSTEM_V(result, name, parameters, arguments, kind)            \
   IPCLAB_AROUND(                                                              \

@@ -57,7 +57,18 @@ PROGRAMS = {
 
 # Ways in which a host that has waited for its GPU tells another process, of
 # harness/model/tests/programs/race_hosts.cu.
-WAYS = ["pipe", "socket", "line", "futex", "file", "end", "relay", "start", "exit"]
+WAYS = [
+    "pipe",
+    "socket",
+    "line",
+    "futex",
+    "semaphore",
+    "file",
+    "end",
+    "relay",
+    "start",
+    "exit",
+]
 MESSAGE = "a message to the other process"
 
 # The lesson that shows on purpose what happens without an order: its graphs wait for

@@ -5,6 +5,7 @@
 // test_races.py has the table of ways.
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -102,6 +103,18 @@ void wait_for_word() {
     syscall(SYS_futex, word, FUTEX_WAIT, 0, nullptr, nullptr, 0);
 }
 
+sem_t* semaphore(pid_t first) {
+  const std::string name = "/ipclab-race-" + std::to_string(first);
+  sem_t* made = sem_open(name.c_str(), O_CREAT, 0600, 0);
+  REQUIRE(made != SEM_FAILED);
+  return made;
+}
+void post() { REQUIRE(sem_post(semaphore(getpid())) == 0); }
+void wait_for_post() {
+  REQUIRE(sem_wait(semaphore(getppid())) == 0);
+  sem_unlink(("/ipclab-race-" + std::to_string(getppid())).c_str());
+}
+
 void write_file() { REQUIRE(pwrite(ends.memory, "x", 1, 0) == 1); }
 void look_at_file() {
   const int file = open(path().c_str(), O_RDONLY);
@@ -131,6 +144,7 @@ struct Way {
     {"socket", send_message, receive_message},
     {"line", print_line, read_line},
     {"futex", wake, wait_for_word},
+    {"semaphore", post, wait_for_post},
     {"file", write_file, look_at_file},
     {"end", end_pipe, wait_for_end},
     {"relay", write_byte, read_behind_relay},
