@@ -2,9 +2,13 @@
 // Events.
 #include "core/event.h"
 
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "core/device.h"
+#include "core/log.h"
 #include "core/pool.h"
 #include "core/race.h"
 #include "core/registry.h"
@@ -88,7 +92,13 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent* event) {
   made->context = context;
   made->flags = flags;
   made->state = shared ? EventState::shared() : EventState::local();
-  if (made->state == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (made->state == nullptr) {
+    say(std::string("no event: ") + std::strerror(errno) +
+        (errno == EMFILE ? " (an interprocess event needs a descriptor: raise "
+                           "'ulimit -n')"
+                         : ""));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   *event = handles().add(std::move(made));
   return CUDA_SUCCESS;
 }

@@ -189,7 +189,7 @@ void word_seen(uint64_t address, unsigned bytes) {
     if (Cell* cell = cell_in(group, address))
       acquire_from(cell, view, Scope::kSystem, &needed, &learned);
   }
-  if (on_host) fetch_host(&learned);
+  if (on_host) fetch_any_host(&learned);
   clock.join(learned);
   current_turn->end_step();
 }

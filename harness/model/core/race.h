@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/copy.h"
+#include "core/race_host.h"
 #include "core/race_memory.h"
 
 namespace ipclab::model::race {

@@ -468,12 +468,13 @@ class Watch : public ptx::Observer {
         scope = static_cast<Scope>(s);
       }
     }
+    if (clock == nullptr && update) return;
     bool on_host;
     Cell* cell = cell_at(touch, address, &on_host);
     if (cell != nullptr) {
       if (clock != nullptr)
         release_to(cell, view_of(touch, block, thread), *clock, scope, update);
-      else if (!update)
+      else
         forget_word(cell);
     }
     if (on_host && clock != nullptr && scope == Scope::kSystem) {
@@ -498,7 +499,7 @@ class Watch : public ptx::Observer {
     if (on_host && scope == Scope::kSystem) {
       // The host's writes are not seen. It may have told anything.
       holder_.release();
-      fetch_host(&learned);
+      fetch_any_host(&learned);
       needed = found ? needed : Scope::kSystem;
       found = true;
     }

@@ -3,7 +3,6 @@
 #include "core/race_memory.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,71 +14,15 @@
 #include <cstring>
 
 #include "core/log.h"
+#include "core/race_file.h"
 
 namespace ipclab::model::race {
-namespace {
-
-constexpr uint64_t kPageBytes = 2u << 20;
-constexpr uint64_t kGroupsOfPage = kPageBytes / kGroupBytes;
-constexpr uint64_t kCellsOfGroup = kGroupBytes / kCellBytes;
-constexpr uint32_t kPages = 1 << 16, kSteps = 1 << 20, kSites = 1 << 18;
-constexpr uint32_t kActors = 1 << 18;
-constexpr uint32_t kSplit = 1 << 24;  // groups with cells
-constexpr uint32_t kSlots = 1 << 20, kReaders = 1 << 22, kEvents = 1 << 16;
-constexpr uint32_t kFindings = 256, kEventRing = 16;
-constexpr char kMagic[8] = "ipcrace";
-
-struct Site {
-  char text[256];
-};
-
-/// Pages of memory, by the file that has the bytes.
-struct Page {
-  uint64_t file;  ///< inode; 0: free
-  uint64_t number;
-};
-
-/// A stream that is destroyed.
-struct Closed {
-  uint32_t steps;  ///< how many it had, plus 1; 0: it still exists
-  uint32_t over;   ///< the hosts know all of them
-};
-
-struct Event {
-  uint64_t id;  ///< 0: free
-  uint32_t record;
-  uint32_t slot;
-};
-
-/// A line of JSON for the command that reads the file. Its keys are the two
-/// sites and kinds, so each pair is reported once.
-struct Finding {
-  uint64_t key;
-  char text[2040];
-};
-
-struct File {
-  char magic[8];
-  uint32_t lock;
-  std::atomic<uint32_t> full;      ///< a table below had no room
-  std::atomic<uint32_t> findings;  ///< these are at offset 4096
-  std::atomic<uint32_t> actors, steps, sites, slots, readers, split;
-  char header_end[4096 - 8 - 9 * 4];
-  Finding finding[kFindings];
-  Slot host;
-  Closed actor[kActors];
-  Step step[kSteps];
-  Site site[kSites];
-  Page page[kPages];
-  Event event[kEvents];
-  Slot slot[kSlots];
-  Readers more[kReaders];
-  alignas(4096) Group group[kPages][kGroupsOfPage];
-  Cell cells[kSplit][kCellsOfGroup];
-};
-static_assert(offsetof(File, finding) == 4096);
 
 File* file = nullptr;
+
+namespace {
+
+constexpr char kMagic[8] = "ipcrace";
 
 bool open_file() {
   const char* path = std::getenv("IPCLAB_MODEL_RACE");
@@ -115,31 +58,8 @@ bool open_file() {
   return true;
 }
 
-/// Spins for a lock in the file. A process may be killed while it has the lock,
-/// so after a long time the lock counts as free.
-inline void lock(uint32_t* word) {
-  constexpr int kEager = 64, kMost = 100'000;
-  for (int tries = 0; __atomic_exchange_n(word, 1, __ATOMIC_ACQUIRE) != 0;
-       ++tries) {
-    if (tries > kMost) return;
-    if (tries > kEager) sched_yield();
-  }
-}
+}  // namespace
 
-void unlock(uint32_t* word) { __atomic_store_n(word, 0, __ATOMIC_RELEASE); }
-
-class Guard {
- public:
-  explicit Guard(uint32_t* word) : word_(word) { lock(word_); }
-  ~Guard() { unlock(word_); }
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-
- private:
-  uint32_t* const word_;
-};
-
-/// A new number from 1 on; 0 if there is none left.
 uint32_t take(std::atomic<uint32_t>& counter, uint32_t most) {
   const uint32_t number = ++counter;
   if (number < most) return number;
@@ -147,6 +67,8 @@ uint32_t take(std::atomic<uint32_t>& counter, uint32_t most) {
   file->full = 1;
   return 0;
 }
+
+namespace {
 
 // ---- pages of this process
 
@@ -199,9 +121,23 @@ Group* groups_at(uint64_t address, bool make, bool* on_host) {
 
 // ---- clocks in slots
 
+}  // namespace
+
 bool is_over(uint32_t actor) {
   return __atomic_load_n(&file->actor[actor % kActors].over,
                          __ATOMIC_ACQUIRE) != 0;
+}
+
+namespace {
+
+/// Forgets a destroyed stream whose last step the clock knows.
+bool forget_closed(const Entry& e) {
+  if ((e.step & kActor) == 0) return false;
+  Closed& actor = file->actor[(e.step & ~kActor) % kActors];
+  const uint32_t steps = __atomic_load_n(&actor.steps, __ATOMIC_ACQUIRE);
+  if (steps == 0 || e.clock + 1 < steps) return false;
+  __atomic_store_n(&actor.over, 1, __ATOMIC_RELEASE);
+  return true;
 }
 
 /// Makes a clock short enough for a slot. It then says that more comes before
@@ -223,6 +159,8 @@ void shorten(Clock* clock) {
       k = end;
     }
     if ((longest & kActor) != 0) {  // more streams than entries
+      clock->remove_if(forget_closed);
+      if (clock->entries().size() <= Slot::kMost) return;
       file->full = 1;
       clock->remove_if([&](const Entry& e) { return e.step == longest; });
       continue;
@@ -232,6 +170,8 @@ void shorten(Clock* clock) {
     clock->raise({kActor | step.actor, 0, 0, step.number});
   }
 }
+
+}  // namespace
 
 void put(Slot* slot, Clock clock) {
   tidy(&clock);
@@ -245,6 +185,8 @@ void add(Slot* slot, const Clock& clock) {
   both.join(slot->entries, slot->entries + slot->count);
   put(slot, std::move(both));
 }
+
+namespace {
 
 // ---- findings
 
@@ -295,7 +237,8 @@ std::string described(const Access& access) {
   return text + "}";
 }
 
-std::string advice(const Access& prior, const Access& access, Scope needed) {
+std::string advice(const Access& prior, const Access& access, Scope needed,
+                   bool first_has_waited) {
   if (prior.strong && access.strong)
     return std::string("the scope is too small: both accesses need scope ") +
            name_of(needed) +
@@ -315,9 +258,22 @@ std::string advice(const Access& prior, const Access& access, Scope needed) {
     return "one stream, cudaStreamWaitEvent, or a host that synchronises "
            "before "
            "it submits the later one";
+  if (first_has_waited)
+    return "a message to the other process: the first one waited for its GPU, "
+           "but only time orders the two hosts; or cudaStreamWaitEvent for an "
+           "interprocess event";
   return "cudaStreamWaitEvent for an interprocess event, a host that "
          "synchronises before it tells the other process, or a flag that is "
          "released and acquired at scope sys";
+}
+
+/// Has any host waited for the step?
+bool known_to_any(uint32_t number) {
+  const Step& step = step_of(number);
+  Clock clock;
+  clock.join(file->any_host.entries,
+             file->any_host.entries + file->any_host.count);
+  return clock.of_actor(step.actor) >= step.number;
 }
 
 uint64_t hash_of(const std::string& text) {
@@ -368,7 +324,8 @@ void report(const Access& prior, const Access& access, const Where& where,
   const std::string text =
       "{\"memory\":" + quoted(memory) + ",\"address\":" + quoted(address) +
       ",\"accesses\":[" + described(prior) + "," + described(access) +
-      "],\"needs\":" + quoted(advice(prior, access, needed)) + "}";
+      "],\"needs\":" +
+      quoted(advice(prior, access, needed, known_to_any(prior.step))) + "}";
   Finding& finding = file->finding[count];
   finding.key = key;
   std::snprintf(finding.text, sizeof finding.text, "%s", text.c_str());
@@ -429,8 +386,14 @@ bool morally_strong(const Access& a, const Access& b, Scope needed) {
   return a.strong && b.strong && a.scope >= needed && b.scope >= needed;
 }
 
+/// The usual case of morally_strong(), for which nothing is looked up.
+bool are_atomics_of_a_kernel(const Access& a, const Access& b) {
+  return a.step == b.step && morally_strong(a, b, Scope::kGpu);
+}
+
 void check(const Access& prior, const View& view, const Access& access,
            const Where& where) {
+  if (are_atomics_of_a_kernel(prior, access)) return;
   if (prior.step == 0 || (prior.bytes & access.bytes) == 0 ||
       comes_before(view, prior) || is_reported(prior, access))
     return;
@@ -462,6 +425,47 @@ bool comes_whole_before(const View& view, const Access& prior,
   return prior.block == access.block &&
          (prior.clock <= view.floor ||
           (prior.thread == access.thread && prior.width == access.width));
+}
+
+Stripe& stripe_of(const Group* group) {
+  const auto number = static_cast<uint64_t>(group - file->group[0]);
+  return file->stripe[0][number / kGroupsOfStripe];
+}
+
+Group* first_of(const Stripe& stripe) {
+  return file->group[0] +
+         static_cast<uint64_t>(&stripe - file->stripe[0]) * kGroupsOfStripe;
+}
+
+/// Says of each group what is known of the whole stripe, which is held.
+void split(Stripe* stripe) {
+  if (stripe->state == Stripe::kGroups) return;
+  Group* groups = first_of(*stripe);
+  for (uint64_t k = 0; k < kGroupsOfStripe; ++k) {
+    if (stripe->state == Stripe::kWhole)
+      groups[k] = {stripe->write, stripe->read, 0, 0};
+    else
+      groups[k].read = stripe->read;
+  }
+  stripe->state = Stripe::kGroups;
+}
+
+/// The groups of the stripe say the same again, after an access of all of them.
+void unite(Stripe* stripe, const Access& access) {
+  const Group* groups = first_of(*stripe);
+  stripe->read = {};
+  stripe->write = access;
+  stripe->state = Stripe::kWhole;
+  if (access.kind != ptx::Effect::kRead) return;
+  stripe->read = access;
+  stripe->write = groups[0].write;
+  stripe->state = Stripe::kRead;
+  for (uint64_t k = 1; k < kGroupsOfStripe; ++k) {
+    const Access& one = groups[k].write;
+    if (one.step != stripe->write.step || one.site != stripe->write.site ||
+        one.kind != stripe->write.kind)
+      stripe->state = Stripe::kGroups;
+  }
 }
 
 /// What an access of a whole group says of its cell `k`. If several threads
@@ -573,7 +577,7 @@ void remember_read(Cell* cell, const View& view, const Access& access) {
 void check_write(Cell* cell, const View& view, const Access& access,
                  const Where& where) {
   const Access& prior = cell->write;
-  if (prior.step == 0) return;
+  if (prior.step == 0 || are_atomics_of_a_kernel(prior, access)) return;
   bool observed = false;
   if (prior.strong && !comes_before(view, prior))
     each_reader(cell, [&](const Access& one) {
@@ -678,19 +682,34 @@ uint64_t access_run(Group* first, uint64_t groups, const View& view,
     if (prior.step != access.step) known = prior.step;
     return true;
   };
-  for (uint64_t k = 0; k < groups; ++k) {
-    Group& group = first[k];
-    lock(&group.lock);
-    const bool whole =
-        group.cells == 0 && is_before(group.write) && is_before(group.read);
-    if (whole && reads) group.read = access;
-    if (whole && !reads) {
-      group.write = access;
-      group.read = {};
+  const bool uniform = threads == 0 && access.width == kOneThread;
+  for (uint64_t k = 0; k < groups;) {
+    Stripe& stripe = stripe_of(first + k);
+    Group* const all = first_of(stripe);
+    const uint64_t end = std::min(
+        groups, k + static_cast<uint64_t>(all + kGroupsOfStripe - (first + k)));
+    const bool whole = uniform && end - k == kGroupsOfStripe;
+    const Guard guard(&stripe.lock);
+    if (whole && stripe.state != Stripe::kGroups && is_before(stripe.write) &&
+        is_before(stripe.read)) {
+      stripe.read = reads ? access : Access{};
+      if (!reads) {
+        stripe.write = access;
+        stripe.state = Stripe::kWhole;
+      }
+      k = end;
+      continue;
     }
-    unlock(&group.lock);
-    if (!whole) return k;
-    access.thread = (access.thread + threads) & 1023;
+    split(&stripe);
+    for (; k < end; ++k) {
+      Group& group = first[k];
+      if (group.cells != 0 || !is_before(group.write) || !is_before(group.read))
+        return k;
+      group.read = reads ? access : Access{};
+      if (!reads) group.write = access;
+      access.thread = (access.thread + threads) & 1023;
+    }
+    if (whole) unite(&stripe, access);
   }
   return groups;
 }
@@ -699,33 +718,42 @@ void renew(uint64_t address, uint64_t size) {
   const uint64_t end = address + size;
   while (address < end) {
     const uint64_t next =
-        std::min(end, address / kPageBytes * kPageBytes + kPageBytes);
+        std::min(end, address / kStripeBytes * kStripeBytes + kStripeBytes);
     bool on_host;
-    if (Group* group = groups_at(address, false, &on_host)) {
-      // Whole pages of groups go back to the system.
-      constexpr uint64_t kHostPage = 4096;
-      auto* begin = reinterpret_cast<char*>(group);
-      char* const last = begin + (next - address + kGroupBytes - 1) /
-                                     kGroupBytes * sizeof(Group);
-      const auto room = static_cast<uint64_t>(last - begin);
-      const uint64_t before =
-          std::min(room, -reinterpret_cast<uintptr_t>(begin) % kHostPage);
-      const uint64_t whole = (room - before) / kHostPage * kHostPage;
-      std::memset(begin, 0, before);
-      begin += before;
-      if (whole != 0) madvise(begin, whole, MADV_REMOVE);
-      begin += whole;
-      std::memset(begin, 0, static_cast<size_t>(last - begin));
+    Group* group = groups_at(address, false, &on_host);
+    if (group == nullptr) {  // nobody has accessed the page
+      address = std::min(end, address / kPageBytes * kPageBytes + kPageBytes);
+      continue;
+    }
+    Stripe& stripe = stripe_of(group);
+    if (address % kPageBytes == 0 && end - address >= kPageBytes) {
+      madvise(group, kGroupsOfPage * sizeof(Group), MADV_REMOVE);
+      madvise(&stripe, kStripesOfPage * sizeof(Stripe), MADV_REMOVE);
+      address += kPageBytes;
+      continue;
+    }
+    const Guard guard(&stripe.lock);
+    if (next - address == kStripeBytes) {
+      stripe.write = stripe.read = {};
+      stripe.state = Stripe::kWhole;
+    } else if (stripe.state != Stripe::kWhole || stripe.write.step != 0 ||
+               stripe.read.step != 0) {
+      split(&stripe);
+      std::memset(
+          static_cast<void*>(group), 0,
+          (next - address + kGroupBytes - 1) / kGroupBytes * sizeof(Group));
     }
     address = next;
   }
 }
 
 void Holder::hold(Group* group) {
-  if (group == held_) return;
+  Stripe* stripe = &stripe_of(group);
+  if (stripe == held_) return;
   release();
-  lock(&group->lock);
-  held_ = group;
+  lock(&stripe->lock);
+  split(stripe);
+  held_ = stripe;
 }
 
 void Holder::release() {
@@ -830,24 +858,6 @@ void fetch(uint64_t id, uint32_t record, Clock* into) {
     const Slot& slot = file->slot[event.slot];
     into->join(slot.entries, slot.entries + slot.count);
     return;
-  }
-}
-
-void fetch_host(Clock* into) {
-  const Guard guard(&file->lock);
-  into->join(file->host.entries, file->host.entries + file->host.count);
-}
-
-void tell_host(const Clock& clock) {
-  const Guard guard(&file->lock);
-  Slot& host = file->host;
-  add(&host, clock);
-  for (uint32_t k = 0; k < host.count; ++k) {
-    if ((host.entries[k].step & kActor) == 0) continue;
-    Closed& actor = file->actor[(host.entries[k].step & ~kActor) % kActors];
-    const uint32_t steps = __atomic_load_n(&actor.steps, __ATOMIC_ACQUIRE);
-    if (steps != 0 && host.entries[k].clock + 1 >= steps)
-      __atomic_store_n(&actor.over, 1, __ATOMIC_RELEASE);
   }
 }
 

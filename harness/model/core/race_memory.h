@@ -54,10 +54,26 @@ constexpr uint64_t kOneThread = 7;  ///< Access::width: all bytes, one thread
 struct Group {
   Access write;
   Access read;
-  uint32_t lock;
   uint32_t cells;  ///< the number of its cells; 0: none
+  uint32_t unused;
 };
 constexpr uint64_t kGroupBytes = 32;
+
+/// What is known of 1 KiB of memory. As long as copies and memsets access all
+/// of it, two accesses say it. Otherwise there are groups.
+struct Stripe {
+  enum State : uint32_t {
+    kWhole,   ///< `write` and `read` say it all
+    kGroups,  ///< the groups say it
+    kRead,  ///< the groups have their writes, which are like `write`: the same
+            ///< step, place and kind; `read` has been the last one in all
+  };
+  Access write;
+  Access read;
+  uint32_t lock;  ///< of the stripe, its groups and their cells
+  uint32_t state;
+};
+constexpr uint64_t kStripeBytes = 1024;
 
 /// More readers of a cell.
 struct Readers {
@@ -145,7 +161,7 @@ inline uint64_t groups_in_a_row(uint64_t address, uint64_t end) {
   return ((end < last ? end : last) - address) / kGroupBytes;
 }
 
-/// Holds the lock of one group after the other.
+/// Holds the lock of one stripe after the other, for groups in it.
 class Holder {
  public:
   Holder() = default;
@@ -156,7 +172,7 @@ class Holder {
   void release();
 
  private:
-  Group* held_ = nullptr;
+  Stripe* held_ = nullptr;
 };
 
 /// Looks for a race of a read, and remembers the read. The cell is held.
@@ -181,9 +197,6 @@ bool acquire_from(const Cell* cell, const View& view, Scope scope,
 /// Clocks with a name: of the records of interprocess events.
 void keep(uint64_t id, uint32_t record, const Clock& clock);
 void fetch(uint64_t id, uint32_t record, Clock* into);
-/// What comes before all that the hosts do from now on.
-void fetch_host(Clock* into);
-void tell_host(const Clock& clock);
 
 /// The window shows these bytes of a file at an address.
 void mapped(uint64_t address, uint64_t size, int descriptor, uint64_t offset);

@@ -13,6 +13,7 @@
 
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/race_host.h"
 #include "core/race_memory.h"
 
 namespace ipclab::model {
@@ -81,7 +82,10 @@ CUresult Window::reserve(int gpus) {
     free_[static_cast<int>(area)][begin] = size;
     begin += size;
   }
-  if (race::on()) race::set_window(begin_, size_);
+  if (race::on()) {
+    race::set_window(begin_, size_);
+    race::host_uses_gpu();
+  }
   host_ = new_table(size_ / kPage);
   if (host_ == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   for (int i = 0; i < gpus; ++i) {

@@ -159,14 +159,15 @@ IPCLAB_DRIVER_API CUresult cuGetProcAddress(const char* name, void** function,
 }
 
 // Only NVIDIA's own libraries request these undocumented tables. NVIDIA's
-// runtime needs them; NVRTC works without them.
+// runtime needs them; NVRTC and nvJitLink work without them.
 IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
   static std::atomic<bool> said{false};
   Dl_info caller;
   const bool known = dladdr(__builtin_return_address(0), &caller) != 0;
   const std::string path = known ? caller.dli_fname : "";
   const std::string name = path.substr(path.rfind('/') + 1);
-  if (name.rfind("libnvrtc.so", 0) == 0) return CUDA_ERROR_NOT_FOUND;
+  for (const char* other : {"libnvrtc.so", "libnvJitLink.so"})
+    if (name.rfind(other, 0) == 0) return CUDA_ERROR_NOT_FOUND;
   if (!said.exchange(true)) {
     if (name.rfind("lib", 0) == 0 && name.rfind("libcudart", 0) != 0) {
       say(name +

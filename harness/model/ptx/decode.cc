@@ -15,8 +15,10 @@ bool is_packed(Type t) { return t == Type::kU16x2 || t == Type::kS16x2; }
 
 using Lookup = std::unordered_map<std::string_view, DecodeFunction>;
 
-Lookup lookup_of(std::initializer_list<const DecodeTable*> tables) {
-  Lookup lookup;
+/// Never destroyed, as all tables of instructions: kernels run until the
+/// process ends, and static destructors may launch more.
+const Lookup& lookup_of(std::initializer_list<const DecodeTable*> tables) {
+  auto& lookup = *new Lookup;
   for (const DecodeTable* table : tables)
     for (const DecodeEntry& entry : *table)
       lookup.emplace(entry.name, entry.decode);
@@ -26,14 +28,14 @@ Lookup lookup_of(std::initializer_list<const DecodeTable*> tables) {
 /// One name (`add`) can mean three instructions; the type decides which one it
 /// means. Sets `pure` for instructions that only calculate.
 DecodeFunction find_decoder(std::string_view name, Type type, bool* pure) {
-  static const Lookup integers = lookup_of({&integer_instructions()});
-  static const Lookup floats = lookup_of({&float_instructions()});
-  static const Lookup halves = lookup_of({&half_instructions()});
-  static const Lookup packed = lookup_of({&packed_instructions()});
-  static const Lookup calculations =
+  static const Lookup& integers = lookup_of({&integer_instructions()});
+  static const Lookup& floats = lookup_of({&float_instructions()});
+  static const Lookup& halves = lookup_of({&half_instructions()});
+  static const Lookup& packed = lookup_of({&packed_instructions()});
+  static const Lookup& calculations =
       lookup_of({&bit_instructions(), &compare_instructions(),
                  &convert_instructions(), &video_instructions()});
-  static const Lookup others =
+  static const Lookup& others =
       lookup_of({&move_instructions(), &memory_instructions(),
                  &atomic_instructions(), &mbarrier_instructions(),
                  &warp_instructions(), &control_instructions()});

@@ -136,6 +136,41 @@ inline uint16_t double_to_bfloat(double value, bool toward_zero = false) {
   return static_cast<uint16_t>(bit_cast<uint32_t>(static_cast<float>(r)) >> 16);
 }
 
+/// An 8-bit format: E4M3 has no infinity and one NaN, E5M2 is like f16.
+struct Fp8 {
+  int mantissa, least;  // explicit bits; the least exponent of normal numbers
+  double most;
+};
+constexpr Fp8 kE4m3 = {3, -6, 448.0}, kE5m2 = {2, -14, 57344.0};
+
+inline double fp8_to_double(uint8_t bits, const Fp8& format) {
+  const int exponent = (bits & 0x7f) >> format.mantissa;
+  const int rest = bits & ((1 << format.mantissa) - 1);
+  const double value =
+      std::ldexp(exponent == 0 ? rest : rest + (1 << format.mantissa),
+                 std::max(exponent, 1) - 1 + format.least - format.mantissa);
+  const double result = value <= format.most                ? value
+                        : rest == 0 && format.mantissa == 2 ? INFINITY
+                                                            : NAN;
+  return (bits & 0x80) != 0 ? -result : result;
+}
+
+/// Rounds to nearest even; .satfinite.
+inline uint8_t double_to_fp8(double value, const Fp8& format) {
+  if (value != value) return 0x7f;
+  const int sign = std::signbit(value) ? 0x80 : 0;
+  const double r =
+      std::min(std::fabs(round_to(value, format.mantissa, format.least, false)),
+               format.most);
+  const int exponent =
+      r < std::ldexp(1.0, format.least) ? format.least - 1 : std::ilogb(r);
+  const int unit = std::max(exponent, format.least) - format.mantissa;
+  const int steps = static_cast<int>(std::ldexp(r, -unit));
+  // The implicit bit of a normal number raises the exponent field by one.
+  const int field = std::max(exponent - format.least, 0);
+  return static_cast<uint8_t>(sign | ((field << format.mantissa) + steps));
+}
+
 /// Replaces a subnormal number by a zero of the same sign.
 inline float flush(float value) {
   return std::fabs(value) < std::numeric_limits<float>::min()

@@ -2,6 +2,7 @@
 // Tells the observer of a launch what an instruction does to memory. Local
 // memory and parameters belong to one thread, so nobody hears of them.
 #include "memory.h"
+#include "per_thread.h"
 
 namespace ipclab::ptx {
 namespace {
@@ -160,7 +161,8 @@ void run_observed(Warp& warp, const Instruction& i, uint32_t mask) {
     return i.run(warp, i, mask);
   }
   // A load may overwrite the register with its address.
-  static thread_local std::vector<Touch> touches;
+  struct Touches;
+  auto& touches = of_this_thread<std::vector<Touch>, Touches>();
   touches.clear();
   each_part(warp, i, mask, [&](const Part& part, uint32_t lanes) {
     add(warp, part, lanes, &touches);

@@ -220,10 +220,10 @@ void decode_fence(Decoder& d) {
 }  // namespace
 
 const DecodeTable& atomic_instructions() {
-  static const DecodeTable table = {{"atom", decode_atomic},
-                                    {"red", decode_atomic},
-                                    {"membar", decode_fence},
-                                    {"fence", decode_fence}};
+  static const auto& table = *new DecodeTable{{"atom", decode_atomic},
+                                              {"red", decode_atomic},
+                                              {"membar", decode_fence},
+                                              {"fence", decode_fence}};
   return table;
 }
 

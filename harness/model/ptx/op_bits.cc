@@ -412,7 +412,7 @@ void decode_bmsk(Decoder& d) {
 }  // namespace
 
 const DecodeTable& bit_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"and", decode_logic<And>},
       {"or", decode_logic<Or>},
       {"xor", decode_logic<Xor>},

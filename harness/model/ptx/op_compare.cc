@@ -284,10 +284,10 @@ void decode_slct(Decoder& d) {
 }  // namespace
 
 const DecodeTable& compare_instructions() {
-  static const DecodeTable table = {{"setp", decode_setp},
-                                    {"set", decode_setp},
-                                    {"selp", decode_selp},
-                                    {"slct", decode_slct}};
+  static const auto& table = *new DecodeTable{{"setp", decode_setp},
+                                              {"set", decode_setp},
+                                              {"selp", decode_selp},
+                                              {"slct", decode_slct}};
   return table;
 }
 

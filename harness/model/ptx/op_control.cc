@@ -113,7 +113,7 @@ void decode_dependency(Decoder& d) {
 }  // namespace
 
 const DecodeTable& control_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"bra", decode_bra},         {"brx", decode_brx},
       {"call", decode_call},       {"ret", decode_ret},
       {"exit", decode_exit},       {"trap", decode_trap},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cvt: conversions between integers, f16, bf16, f32 and f64, with rounding and
-// saturation. This file is compiled with -frounding-math.
+// saturation, and between pairs of 8-bit and of wider floats. This file is
+// compiled with -frounding-math.
 #include <cfenv>
 
 #include "decode.h"
@@ -203,11 +204,76 @@ void decode_pair(Decoder& d, Type to, int rounding, bool relu) {
   d.i.run = convert_pair;
 }
 
+/// i.mode: 0 e4m3, 1 e5m2, +2 .relu. The first of two sources goes to the upper
+/// half.
+const Fp8& fp8_of(const Instruction& i) {
+  return (i.mode & 1) != 0 ? kE5m2 : kE4m3;
+}
+
+double relu(const Instruction& i, double value) {
+  return (i.mode & 2) != 0 && value < 0 ? 0 : value;
+}
+
+/// cvt.rn.satfinite.e4m3x2.f32 d, a, b and .f16x2 d, a.
+template <class Read>
+void narrow_to_fp8(Warp& warp, const Instruction& i, uint32_t mask, Read read) {
+  auto* d = lanes_of<uint16_t>(warp, i.d);
+  each_lane(mask, [&](int l) {
+    d[l] = static_cast<uint16_t>(
+        double_to_fp8(relu(i, read(l, true)), fp8_of(i)) << 8 |
+        double_to_fp8(relu(i, read(l, false)), fp8_of(i)));
+  });
+}
+
+void narrow_floats(Warp& warp, const Instruction& i, uint32_t mask) {
+  const float* upper = lanes_of<float>(warp, i.a);
+  const float* lower = lanes_of<float>(warp, i.b);
+  narrow_to_fp8(warp, i, mask, [=](int l, bool first) -> double {
+    return first ? upper[l] : lower[l];
+  });
+}
+
+void narrow_halves(Warp& warp, const Instruction& i, uint32_t mask) {
+  const auto* a = lanes_of<uint16_t>(warp, i.a);
+  narrow_to_fp8(warp, i, mask, [=](int l, bool first) -> double {
+    return half_to_float(a[2 * l + first]);
+  });
+}
+
+/// cvt.rn.f16x2.e4m3x2 d, a.
+void widen_fp8(Warp& warp, const Instruction& i, uint32_t mask) {
+  auto* d = lanes_of<uint16_t>(warp, i.d);
+  const auto* a = lanes_of<uint16_t>(warp, i.a);
+  each_lane(mask, [&](int l) {
+    const uint16_t both = a[l];
+    for (int k = 0; k < 2; ++k) {
+      const auto bits = static_cast<uint8_t>(both >> 8 * k);
+      d[2 * l + k] = double_to_half(relu(i, fp8_to_double(bits, fp8_of(i))));
+    }
+  });
+}
+
+/// `fp8` is the index of the 8-bit format among the modifiers.
+void decode_fp8(Decoder& d, int fp8, bool relu) {
+  const bool narrows = d.take("satfinite");
+  const Type wide = d.take_type();
+  if (wide != Type::kF16x2 && (wide != Type::kF32 || !narrows)) d.unsupported();
+  const size_t sources = wide == Type::kF32 ? 2 : 1;
+  d.expect_operands(sources + 1, sources + 1);
+  d.i.d = d.destination(0, narrows ? Type::kB16 : wide);
+  d.i.a = d.source(1, narrows ? wide : Type::kB16);
+  if (sources == 2) d.i.b = d.source(2, wide);
+  d.i.mode = static_cast<uint8_t>(fp8 + (relu ? 2 : 0));
+  d.i.run = !narrows ? widen_fp8 : sources == 2 ? narrow_floats : narrow_halves;
+}
+
 void decode_cvt(Decoder& d) {
   int rounding = d.take_one_of({"rn", "rz", "rm", "rp"});
   const int integral = d.take_one_of({"rni", "rzi", "rmi", "rpi"});
   const bool ftz = d.take("ftz"), sat = d.take("sat"), relu = d.take("relu");
   if (rounding < 0) rounding = std::max(integral, 0);
+  if (const int fp8 = d.take_one_of({"e4m3x2", "e5m2x2"}); fp8 >= 0)
+    return decode_fp8(d, fp8, relu);
   const Type to = d.take_type();
   if (to == Type::kF16x2 || to == Type::kBf16x2)
     return decode_pair(d, to, rounding, relu);
@@ -239,7 +305,7 @@ void decode_cvt(Decoder& d) {
 }  // namespace
 
 const DecodeTable& convert_instructions() {
-  static const DecodeTable table = {{"cvt", decode_cvt}};
+  static const auto& table = *new DecodeTable{{"cvt", decode_cvt}};
   return table;
 }
 

@@ -238,7 +238,7 @@ constexpr int kAll = kRounds | kFlushes | kSaturates | kDouble;
 }  // namespace
 
 const DecodeTable& float_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"add", decode_float<Add, 2, kAll>},
       {"sub", decode_float<Subtract, 2, kAll>},
       {"mul", decode_float<Multiply, 2, kAll>},

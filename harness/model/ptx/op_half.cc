@@ -155,17 +155,51 @@ void compare(Warp& warp, const Instruction& i, uint32_t mask) {
   if (i.c != kNone) set_predicate(warp, i.c, mask, result[1]);
 }
 
-void decode_setp(Decoder& d) {
+/// set: true is 1.0 in the format of the destination, which is that of the
+/// sources.
+template <class Format>
+void set_values(Warp& warp, const Instruction& i, uint32_t mask) {
+  const auto* a = lanes_of<uint16_t>(warp, i.a);
+  const auto* b = lanes_of<uint16_t>(warp, i.b);
+  auto* d = lanes_of<uint16_t>(warp, i.d);
+  each_lane(mask, [&](int l) {
+    for (int k = l * i.count; k < (l + 1) * i.count; ++k) {
+      const bool is = holds(i.mode & 15, (i.mode & 16) != 0, Format::read(a[k]),
+                            Format::read(b[k]));
+      d[k] = Format::write(is ? 1 : 0);
+    }
+  });
+}
+
+/// Takes the relation into i.mode.
+void take_relation(Decoder& d) {
   static const std::initializer_list<const char*> kNames = {
       "eq",  "ne",  "lt",  "le",  "gt",  "ge",  "num",
       "nan", "equ", "neu", "ltu", "leu", "gtu", "geu"};
-  int relation = d.take_one_of(kNames);
+  const int relation = d.take_one_of(kNames);
   if (relation < 0) d.unsupported();
+  d.i.mode = static_cast<uint8_t>(relation >= 8 ? relation - 8 + 16 : relation);
   d.ignore({"ftz"});
+}
+
+void decode_set(Decoder& d) {
+  take_relation(d);
+  const Type result = d.take_type();
+  if (d.take_type() != result) d.unsupported();
+  d.expect_operands(3, 3);
+  d.i.d = d.destination(0, result);
+  d.i.a = d.source(1, result);
+  d.i.b = d.source(2, result);
+  d.i.count = result == Type::kF16x2 || result == Type::kBf16x2 ? 2 : 1;
+  const bool bfloat = result == Type::kBf16 || result == Type::kBf16x2;
+  d.i.run = bfloat ? set_values<Bfloat> : set_values<Half>;
+}
+
+void decode_setp(Decoder& d) {
+  take_relation(d);
   const int combine = d.take_one_of({"and", "or", "xor"});
   const Type type = d.take_type();
   d.expect_operands(combine < 0 ? 3 : 4, combine < 0 ? 3 : 4);
-  d.i.mode = static_cast<uint8_t>(relation >= 8 ? relation - 8 + 16 : relation);
   d.i.list = static_cast<uint32_t>(combine < 0 ? 3 : combine);
   d.i.d = d.destination(0, Type::kPred);
   if (!d.operand(0).elements.empty())
@@ -181,13 +215,13 @@ void decode_setp(Decoder& d) {
 }  // namespace
 
 const DecodeTable& half_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"add", decode<kAdd, 2>}, {"sub", decode<kSub, 2>},
       {"mul", decode<kMul, 2>}, {"fma", decode<kFma, 3>},
       {"min", decode<kMin, 2>}, {"max", decode<kMax, 2>},
       {"neg", decode<kNeg, 1>}, {"abs", decode<kAbs, 1>},
       {"ex2", decode<kEx2, 1>}, {"tanh", decode<kTanh, 1>},
-      {"setp", decode_setp},
+      {"set", decode_set},      {"setp", decode_setp},
   };
   return table;
 }

@@ -336,7 +336,7 @@ void decode_dp4a(Decoder& d) {
 }  // namespace
 
 const DecodeTable& integer_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"add", decode_add<Add, SaturatingAdd, false>},
       {"addc", decode_add<Add, SaturatingAdd, false>},
       {"sub", decode_add<Subtract, SaturatingSubtract, true>},

@@ -435,7 +435,7 @@ void decode_bulk_copy(Decoder& d, bool reduces) {
 }
 
 const DecodeTable& mbarrier_instructions() {
-  static const DecodeTable table = {{"mbarrier", decode_mbarrier}};
+  static const auto& table = *new DecodeTable{{"mbarrier", decode_mbarrier}};
   return table;
 }
 

@@ -403,7 +403,7 @@ void decode_cp(Decoder& d) {
 }  // namespace
 
 const DecodeTable& memory_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"ld", decode_access},
       {"ldu", decode_access},
       {"st", decode_access},

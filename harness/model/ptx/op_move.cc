@@ -499,11 +499,11 @@ bool is_fixed_for_warp(uint8_t mode) {
 }
 
 const DecodeTable& move_instructions() {
-  static const DecodeTable table = {{"mov", decode_mov},
-                                    {"cvta", decode_cvta},
-                                    {"mapa", decode_mapa},
-                                    {"getctarank", decode_getctarank},
-                                    {"isspacep", decode_isspacep}};
+  static const auto& table = *new DecodeTable{{"mov", decode_mov},
+                                              {"cvta", decode_cvta},
+                                              {"mapa", decode_mapa},
+                                              {"getctarank", decode_getctarank},
+                                              {"isspacep", decode_isspacep}};
   return table;
 }
 

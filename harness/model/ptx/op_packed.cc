@@ -148,7 +148,7 @@ void decode_video(Decoder& d) {
 }  // namespace
 
 const DecodeTable& packed_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"add", decode_halves<Add>},
       {"sub", decode_halves<Subtract>},
       {"min", decode_halves<Minimum>},
@@ -158,7 +158,7 @@ const DecodeTable& packed_instructions() {
 }
 
 const DecodeTable& video_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"dp2a", decode_dp2a},
       {"vadd2", decode_video<kAdd, 2>},
       {"vadd4", decode_video<kAdd, 4>},

@@ -229,7 +229,7 @@ void decode_activemask(Decoder& d) {
 }  // namespace
 
 const DecodeTable& warp_instructions() {
-  static const DecodeTable table = {
+  static const auto& table = *new DecodeTable{
       {"shfl", decode_shfl},   {"vote", decode_vote},
       {"match", decode_match}, {"redux", decode_redux},
       {"elect", decode_elect}, {"activemask", decode_activemask},

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Legacy handles between two processes.
+#include <sys/resource.h>
+
 #include <cstring>
 
 #include "gpu.h"
@@ -318,6 +320,40 @@ TEST(IpcEvent, RefusesWhatDocumentationRefuses) {
   cudaGetLastError();
   EXPECT_EQ(cudaFree(data), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
+// The limit of a process is its descriptors, and the model says so.
+ROLE(create_events_without_end) {
+  ASSERT_EQ(cudaFree(nullptr), cudaSuccess);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{64, limit.rlim_max};
+  ::testing::internal::CaptureStderr();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  cudaEvent_t event = nullptr;
+  cudaError_t error = cudaSuccess;
+  for (int k = 0; k < 64 && error == cudaSuccess; ++k)
+    error = cudaEventCreateWithFlags(&event, kShared);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(error, cudaErrorMemoryAllocation);
+  EXPECT_NE(said.find("raise 'ulimit -n'"), std::string::npos) << said;
+}
+
+TEST(IpcEvent, AreAsManyAsThereAreDescriptors) {
+  Peer peer("create_events_without_end");
+  EXPECT_EQ(peer.wait(), "exit 0");
+  // More than the 4,096 that an H200 gave to one process.
+  constexpr size_t kMany = 4'200;
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < kMany + 100)
+    GTEST_SKIP() << "'ulimit -n' allows " << limit.rlim_max;
+  std::vector<cudaEvent_t> events(kMany);
+  for (cudaEvent_t& event : events)
+    ASSERT_EQ(cudaEventCreateWithFlags(&event, kShared), cudaSuccess);
+  for (cudaEvent_t event : events)
+    ASSERT_EQ(cudaEventDestroy(event), cudaSuccess);
 }
 
 TEST(IpcEvent, KeepsWorkingOverManyRecords) {

@@ -157,6 +157,8 @@ TEST(Launch, OccupancyCountsClusters) {
 
 // ---- calls while the process ends
 
+constexpr size_t kCodes = 7;
+
 /// Its destructor calls the runtime and sends what the calls return.
 struct Last {
   Channel* test = nullptr;
@@ -167,6 +169,7 @@ struct Last {
     int device = -1;
     test->send<int>(cudaSetDevice(0));
     test->send<int>(cudaGetDevice(&device));
+    test->send<int>(cuCtxGetDevice(&device));
     test->send<int>(cudaMemset(memory, 0, 4));
     test->send<int>(launch_nothing());
     test->send<int>(cudaStreamDestroy(stream));
@@ -202,9 +205,18 @@ ROLE(call_before_the_driver_ends) {
   fill(&made_later, &test);
 }
 
+// The interpreter has run before, so what it keeps is younger than
+// `made_later`.
+ROLE(call_after_kernels) {
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  static Last made_later;
+  fill(&made_later, &test);
+  EXPECT_EQ(Last::launch_nothing(), cudaSuccess);
+}
+
 std::vector<int> codes_at_exit(const char* role) {
   Peer peer(role);
-  std::vector<int> codes(6);
+  std::vector<int> codes(kCodes);
   for (int& code : codes) code = peer.channel().receive<int>();
   EXPECT_EQ(peer.wait(), "exit 0");
   return codes;
@@ -212,12 +224,13 @@ std::vector<int> codes_at_exit(const char* role) {
 
 TEST(Launch, StaticDestructorsAreAnsweredAfterTheDriver) {
   EXPECT_EQ(codes_at_exit("call_when_the_driver_has_ended"),
-            std::vector<int>(6, cudaErrorCudartUnloading));
+            std::vector<int>(kCodes, cudaErrorCudartUnloading));
 }
 
 TEST(Launch, StaticDestructorsBeforeTheDriversEndWork) {
-  EXPECT_EQ(codes_at_exit("call_before_the_driver_ends"),
-            std::vector<int>(6, cudaSuccess));
+  for (const char* role : {"call_before_the_driver_ends", "call_after_kernels"})
+    EXPECT_EQ(codes_at_exit(role), std::vector<int>(kCodes, cudaSuccess))
+        << role;
 }
 
 }  // namespace

@@ -28,6 +28,47 @@ int main() {
   std::printf("seen %d\\n", seen);
 }
 """
+# In place of NVIDIA's nvJitLink. What it links says with which options it was called.
+LINKER = """\
+#include <cstring>
+#include <string>
+static std::string options;
+extern "C" {
+int nvJitLinkCreate(void** handle, unsigned count, const char** all) {
+  *handle = &options;
+  for (unsigned k = 0; k < count; ++k) options += std::string(" ") + all[k];
+  return 0;
+}
+int nvJitLinkAddData(void*, int, const void*, size_t, const char*) { return 0; }
+int nvJitLinkComplete(void*) { return 0; }
+int nvJitLinkGetLinkedPtxSize(void*, size_t* size) {
+  *size = options.size() + 3;
+  return 0;
+}
+int nvJitLinkGetLinkedPtx(void*, char* ptx) {
+  std::strcpy(ptx, ("//" + options).c_str());
+  return 0;
+}
+}
+"""
+LINK = """\
+import ctypes, sys
+front, kind, *options = sys.argv[1:]
+link = ctypes.CDLL(front)
+handle, size = ctypes.c_void_p(), ctypes.c_size_t()
+texts = [x.encode() for x in options]
+array = (ctypes.c_char_p * len(texts))(*texts)
+assert link.nvJitLinkCreate(ctypes.byref(handle), len(texts), array) == 0
+data = b".version 9.0" if kind == "2" else b"machine code"
+assert link.nvJitLinkAddData(handle, int(kind), data, len(data), b"name") == 0
+assert link.__getattr__("__nvJitLinkComplete_13_0")(handle) == 0
+error = link.nvJitLinkGetLinkedCubinSize(handle, ctypes.byref(size))
+if error == 0:
+    image = ctypes.create_string_buffer(size.value)
+    error = link.nvJitLinkGetLinkedCubin(handle, image)
+    print(image.value.decode())
+sys.exit(error)
+"""
 ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
@@ -217,6 +258,43 @@ def test_a_program_without_ptx_is_told_in_one_line(real: Path, tmp_path: Path) -
     [line] = said(done)
     assert "no PTX" in line and "build it with" in line
     assert done.stdout == "seen 0\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "image"),
+    [
+        (2, ("-arch=sm_90",), ".version 9.0"),
+        (3, ("-arch=sm_90", "-lto"), "// -arch=sm_90 -lto -ptx"),
+        (2, ("-lto", "-ptx"), "// -lto -ptx.version 9.0"),
+        (1, ("-arch=sm_90",), None),  # machine code
+    ],
+)
+def test_nvjitlink_links_ptx(
+    real: Path,
+    tmp_path: Path,
+    kind: int,
+    options: tuple[str, ...],
+    image: str | None,
+) -> None:
+    compiler = os.environ.get("IPCLAB_CXX") or "c++"
+    library = tmp_path / "libnvJitLink.so.13"
+    (tmp_path / "linker.cc").write_text(LINKER)
+    build = [compiler, "-shared", "-fPIC", "-o", str(library)]
+    build.append(str(tmp_path / "linker.cc"))
+    subprocess.run(build, check=True, timeout=60)
+    front = str(real / "model" / "nvrtc" / library.name)
+    done = subprocess.run(
+        [sys.executable, "-c", LINK, front, str(kind), *options],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if image is None:
+        assert done.returncode == 6 and "an input with machine code" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == image
 
 
 def test_cuda_core_shares_a_buffer_and_compiles(real: Path) -> None:

@@ -43,6 +43,8 @@ PROGRAMS = {
     "legacy_stream": STREAM,
     "copy": STREAM,
     "copy_of_old": STREAM,
+    "copy_twice": STREAM,
+    "kernel_after_copy": STREAM,
     "memset": STREAM,
     "gpus_flag": SCOPE,
     "gpus_count": SCOPE,
@@ -52,6 +54,22 @@ PROGRAMS = {
     "processes_event": PROCESSES,
     "processes_host": PROCESSES,
 }
+
+# Ways in which a host that has waited for its GPU tells another process, of
+# harness/model/tests/programs/race_hosts.cu.
+WAYS = [
+    "pipe",
+    "socket",
+    "line",
+    "futex",
+    "semaphore",
+    "file",
+    "end",
+    "relay",
+    "start",
+    "exit",
+]
+MESSAGE = "a message to the other process"
 
 # The lesson that shows on purpose what happens without an order: its graphs wait for
 # events that the other process may not have recorded yet.
@@ -68,7 +86,9 @@ def libraries() -> Path:
     return Path(folder)
 
 
-def run(libraries: Path, program: Path, *words: str) -> tuple[int, races.Races]:
+def run(
+    libraries: Path, program: Path, *words: str, sees_messages: bool = True
+) -> tuple[int, races.Races]:
     """Look for races of a program on a machine of its own."""
     return races.watch(
         [str(program), *words],
@@ -77,13 +97,14 @@ def run(libraries: Path, program: Path, *words: str) -> tuple[int, races.Races]:
             "LD_LIBRARY_PATH": str(libraries),
             "IPCLAB_PROFILE": "two-gpus",
             "IPCLAB_MODEL_MACHINE": f"races {os.getpid()} {secrets.token_hex(4)}",
+            "LD_PRELOAD": str(libraries / races.MESSAGES) if sees_messages else "",
         },
     )
 
 
-def program_of(libraries: Path) -> Path:
-    """The program with the small cases."""
-    return libraries.parent / "harness" / "model" / "tests" / "race"
+def program_of(libraries: Path, name: str = "race") -> Path:
+    """A program with small cases."""
+    return libraries.parent / "harness" / "model" / "tests" / name
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -110,6 +131,36 @@ def test_a_barrier_that_a_library_lacks_is_found_each_time(
     for _ in range(20):
         _, found = run(libraries, program_of(libraries), name, "wrong")
         assert any(PROCESSES in one["needs"] for one in found.findings)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_message_orders_two_processes(libraries: Path, way: str) -> None:
+    code, found = run(libraries, program_of(libraries, "race_hosts"), way, "right")
+    assert (code, found) == (0, races.Races((), True, False)), races.text(found)
+
+
+# Whoever shares memory may use it at any time, unseen.
+@pytest.mark.parametrize("way", [x for x in WAYS if x != "futex"])
+def test_luck_orders_nothing(libraries: Path, way: str) -> None:
+    """The same message, but too early: what comes first is a matter of time."""
+    code, found = run(libraries, program_of(libraries, "race_hosts"), way, "wrong")
+    assert code == 0 and found.findings and found.unseen == 0, races.text(found)
+    needed = {one["needs"] for one in found.findings}
+    assert any(MESSAGE in x or PROCESSES in x for x in needed), needed
+
+
+def test_time_counts_where_messages_are_not_seen(libraries: Path) -> None:
+    program = program_of(libraries, "race_hosts")
+    code, found = run(libraries, program, "pipe", "right", sees_messages=False)
+    assert code == 0 and not found.findings and found.unseen != 0
+    assert f"the messages of process {found.unseen}" in races.text(found)
+
+
+def test_the_command_sees_messages(libraries: Path) -> None:
+    program = str(program_of(libraries, "race_hosts"))
+    assert command(libraries, "--race", "--", program, "relay", "right").returncode == 0
+    wrong = command(libraries, "--race", "--", program, "relay", "wrong")
+    assert wrong.returncode == 1 and "nobody saw" not in wrong.stderr
 
 
 @pytest.mark.nightly(16, "lesson")

@@ -743,6 +743,82 @@ TEST(Convert, Half) {
   }
 }
 
+/// Every value of a format, from the definition in the OCP standard: sign,
+/// exponent with its bias, mantissa.
+double value_of_fp8(int bits, int mantissa_bits, int bias) {
+  const int exponent = (bits & 0x7f) >> mantissa_bits;
+  const double mantissa =
+      (bits & ((1 << mantissa_bits) - 1)) / double(1 << mantissa_bits);
+  const double value = exponent == 0
+                           ? std::ldexp(mantissa, 1 - bias)
+                           : std::ldexp(1 + mantissa, exponent - bias);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+TEST(Convert, EightBits) {
+  struct Format {
+    std::string name;
+    int mantissa_bits, bias, last;  // the largest number
+  };
+  for (const Format& f :
+       {Format{"e4m3x2", 3, 7, 0x7e}, Format{"e5m2x2", 2, 15, 0x7b}}) {
+    std::vector<uint16_t> all(256);
+    for (int k = 0; k < 256; ++k)
+      all[k] = static_cast<uint16_t>(k | (255 - k) << 8);
+    const auto wide =
+        evaluate<uint32_t>("cvt.rn.f16x2." + f.name + " d, a;", all);
+    const auto half = evaluate<uint32_t, uint16_t>(
+        ".reg .f32 f; cvt.f32.f16 f, a; mov.b32 d, f;", [&] {
+          std::vector<uint16_t> lower;
+          for (uint32_t w : wide) lower.push_back(static_cast<uint16_t>(w));
+          return lower;
+        }());
+    const auto back = evaluate<uint16_t, uint32_t>(
+        "cvt.rn.satfinite." + f.name + ".f16x2 d, a;", wide);
+    std::vector<float> between;
+    std::vector<uint16_t> nearest;
+    for (int k = 0; k < 256; ++k) {
+      float value;
+      std::memcpy(&value, &half[k], 4);
+      if ((k & 0x7f) > f.last) {
+        const bool infinite = f.mantissa_bits == 2 && (k & 0x7f) == 0x7c;
+        EXPECT_TRUE(infinite ? std::isinf(value) : std::isnan(value)) << k;
+        continue;
+      }
+      EXPECT_EQ(value, value_of_fp8(k, f.mantissa_bits, f.bias)) << k;
+      EXPECT_EQ(back[k] & 0xff, k);
+      if ((k & 0x7f) == f.last) continue;
+      // The middle goes to the even one of the two neighbours.
+      const double next = value_of_fp8(k + 1, f.mantissa_bits, f.bias);
+      between.push_back(static_cast<float>((value + next) / 2));
+      nearest.push_back(static_cast<uint16_t>(k + (k & 1)));
+    }
+    const auto rounded = evaluate<uint16_t, float, float>(
+        "cvt.rn.satfinite." + f.name + ".f32 d, a, b;", between,
+        std::vector<float>(between.size(), 1e9f));
+    for (size_t k = 0; k < between.size(); ++k)
+      EXPECT_EQ(rounded[k], nearest[k] << 8 | f.last) << between[k];
+    const auto special = evaluate<uint16_t, float, float>(
+        "cvt.rn.satfinite.relu." + f.name + ".f32 d, a, b;", {-1, NAN},
+        {-INFINITY, INFINITY});
+    EXPECT_EQ(special[0], 0);
+    EXPECT_GT(special[1] >> 8 & 0x7f, f.last);
+    EXPECT_EQ(special[1] & 0xff, f.last);
+  }
+}
+
+TEST(Half, SetsOneOrZero) {
+  const auto nan = evaluate<uint16_t, uint16_t, uint16_t>(
+      "set.nan.f16.f16 d, a, b;", {0x3c00, 0x7e00}, {0x4000, 0x4000});
+  EXPECT_EQ(nan, (std::vector<uint16_t>{0, 0x3c00}));
+  const auto less = evaluate<uint32_t, uint32_t, uint32_t>(
+      "set.lt.f16x2.f16x2 d, a, b;", {0x3c004000}, {0x40003c00});
+  EXPECT_EQ(less[0], 0x3c000000u);
+  const auto brain = evaluate<uint16_t, uint16_t, uint16_t>(
+      "set.geu.bf16.bf16 d, a, b;", {0x4000, 0x7fc0}, {0x4040, 0x4040});
+  EXPECT_EQ(brain, (std::vector<uint16_t>{0, 0x3f80}));
+}
+
 TEST(Half, Arithmetic) {
   const auto sum = evaluate<uint16_t, uint16_t, uint16_t>(
       "add.f16 d, a, b;", {0x3c00, 0x7bff}, {0x4000, 0x7bff});

@@ -334,6 +334,21 @@ bool run_streams(const char* name, bool right) {
     CHECK(cudaEventRecord(event, first));
     if (right) CHECK(cudaStreamWaitEvent(second, event));
     write_all<<<1, 1, 0, second>>>(data, 1);
+  } else if (is(name, "copy_twice")) {  // a kernel wrote, two copies read
+    write_all<<<kBytes / sizeof(int) / kThreads, kThreads, 0, first>>>(data, 1);
+    for (int k = 0; k < 2; ++k)
+      CHECK(cudaMemcpyAsync(to, data, kBytes, cudaMemcpyDefault, first));
+    CHECK(cudaEventRecord(event, first));
+    if (right) CHECK(cudaStreamWaitEvent(second, event));
+    CHECK(cudaMemsetAsync(data, 2, kBytes, second));
+  } else if (is(name,
+                "kernel_after_copy")) {  // the kernel's write, not the copy
+    int* mine = new_data();
+    write_all<<<kBytes / sizeof(int) / kThreads, kThreads, 0, first>>>(data, 1);
+    if (right) CHECK(cudaEventRecord(event, first));
+    CHECK(cudaMemcpyAsync(to, data, kBytes, cudaMemcpyDefault, first));
+    if (right) CHECK(cudaStreamWaitEvent(second, event));
+    read_all<<<1, kThreads, 0, second>>>(data, mine);
   } else if (is(name, "memset")) {
     CHECK(cudaMemsetAsync(data, 1, kBytes, first));
     write_all<<<1, kThreads, 0, right ? first : second>>>(data, 2);

@@ -19,7 +19,8 @@ from ipclab.errors import UsageError
 MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
 BACKENDS = ("auto", "cuda", "model")  # what a command may run on
 RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
-DRIVER, COMPILER = "libcuda.so.1", "libnvrtc.so.13"
+PCI = Path("pci") / "libipclab_pci.so"
+DRIVER, COMPILERS = "libcuda.so.1", ("libnvrtc.so.13", "libnvJitLink.so.13")
 
 
 def folder(build: Path) -> Path:
@@ -52,13 +53,16 @@ def environment(folder: Path, profile: str | None) -> dict[str, str]:
     return variables
 
 
-def for_program(libraries: Path, program: str, profile: str | None) -> dict[str, str]:
+def for_program(
+    libraries: Path, program: str, profile: str | None, fronts: Sequence[Path] = ()
+) -> dict[str, str]:
     """The variables with which a program that others built uses the model.
 
     These are the variables of `environment()`, with the folders of NVML and NVRTC. If
     the program would find another runtime (an RPATH), or loads CUDA only later (a
     script), LD_PRELOAD names the model's runtimes and NVRTC. It also names the library
-    that shows the files of PCI devices for the model's GPUs.
+    that shows the files of PCI devices for the model's GPUs, and `fronts`, other
+    libraries of the folder that stand in front of the C library.
     """
     variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
@@ -67,19 +71,19 @@ def for_program(libraries: Path, program: str, profile: str | None) -> dict[str,
     loads = _loads(listed, libraries)
     runtimes = [libraries / x for x in RUNTIMES if (libraries / x).is_file()]
     early = [] if loads else runtimes
-    compiler = libraries / "nvrtc" / COMPILER
-    if compiler.is_file():
+    compilers = [libraries / "nvrtc" / x for x in COMPILERS]
+    if compilers[0].is_file():
         path = variables["LD_LIBRARY_PATH"]
-        variables["LD_LIBRARY_PATH"] = f"{compiler.parent}:{path}"
-        early += [compiler] if early else []
-    files = libraries / "pci" / "libipclab_pci.so"
+        variables["LD_LIBRARY_PATH"] = f"{compilers[0].parent}:{path}"
+        early += [x for x in compilers if x.is_file()] if early else []
     # The runtime of a sanitizer wants to be the first library.
-    if files.is_file() and re.search(r"lib[at]san\.so", listed) is None:
-        early.append(files)
+    if re.search(r"lib[at]san\.so", listed) is None:
+        named = (libraries / x for x in (PCI, *fronts))
+        early += [x for x in named if x.is_file()]
     if early:
         before = os.environ.get("LD_PRELOAD")
-        named = ":".join(map(str, early))
-        variables["LD_PRELOAD"] = f"{before}:{named}" if before else named
+        names = ":".join(map(str, early))
+        variables["LD_PRELOAD"] = f"{before}:{names}" if before else names
     return variables
 
 
@@ -103,21 +107,24 @@ def look_for_races(
     Returns 1 if there is one, 3 if that is not known, otherwise the program's exit
     code. Raises UsageError if there is no model or no such program.
     """
-    program, variables = _prepare(build, command, profile)
+    program, variables = _prepare(build, command, profile, (races.MESSAGES,))
     code, found = races.watch([program, *command[1:]], variables, as_json)
     verdict = races.report(found, as_json)
     return (code or verdict) if not found.used else (verdict or code)
 
 
 def _prepare(
-    build: Path, command: Sequence[str], profile: str | None
+    build: Path,
+    command: Sequence[str],
+    profile: str | None,
+    fronts: Sequence[Path] = (),
 ) -> tuple[str, dict[str, str]]:
     """The path of a program and its variables, after a line that names them."""
     if not command:
         raise UsageError("which program? ipclab model -- PROGRAM ARGS…")
     libraries = folder(build)
     program = find_program(command[0])
-    variables = {**os.environ, **for_program(libraries, program, profile)}
+    variables = {**os.environ, **for_program(libraries, program, profile, fronts)}
     print(
         f"ipclab: {Path(program).name} on the reference model "
         f"({variables.get('IPCLAB_PROFILE', 'default profile')}, machine "

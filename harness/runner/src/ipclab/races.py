@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ipclab.errors import UsageError
@@ -18,9 +19,12 @@ from ipclab.errors import UsageError
 VARIABLE = "IPCLAB_MODEL_RACE"
 SHOWN = 5  # findings that fit on one screen
 
-# The layout of `File` in harness/model/core/race_memory.cc.
+# In LD_PRELOAD, this library of the model's folder sees messages between processes.
+MESSAGES = Path("messages") / "libipclab_messages.so"
+
+# The layout of `File` in harness/model/core/race_file.h.
 _MAGIC = b"ipcrace\0"
-_HEADER = struct.Struct("<8sIIII")  # magic, lock, full, findings, streams
+_HEADER = struct.Struct("<8sIIIII")  # magic, lock, full, findings, streams, unseen
 _FINDINGS, _FINDING, _KEY = 4096, 2048, 8
 
 
@@ -31,6 +35,7 @@ class Races:
     findings: tuple[dict[str, Any], ...]
     used: bool  # did any process of the run use the model?
     full: bool  # the file had no room: not everything was looked at
+    unseen: int = 0  # a process whose messages nobody saw
 
 
 def watch(
@@ -67,7 +72,7 @@ def _read(file: int) -> Races:
     header = os.pread(file, _HEADER.size, 0)
     if len(header) < _HEADER.size:
         return Races((), False, False)
-    magic, _, full, count, streams = _HEADER.unpack(header)
+    magic, _, full, count, streams, unseen = _HEADER.unpack(header)
     found = []
     for number in range(count):
         at = _FINDINGS + number * _FINDING + _KEY
@@ -76,13 +81,21 @@ def _read(file: int) -> Races:
         race["accesses"].sort(key=lambda one: (one["place"], one["kind"]))
         found.append(race)
     found.sort(key=lambda one: [side["place"] for side in one["accesses"]])
-    return Races(tuple(found), magic == _MAGIC and streams != 0, full != 0)
+    return Races(tuple(found), magic == _MAGIC and streams != 0, full != 0, unseen)
 
 
 def report(races: Races, as_json: bool) -> int:
     """Print the races; returns 0 without a race, 1 with one, 3 if it is not known."""
     if as_json:
-        print(json.dumps({"races": races.findings, "complete": not races.full}))
+        print(
+            json.dumps(
+                {
+                    "races": races.findings,
+                    "complete": not races.full,
+                    "messages": races.unseen == 0,
+                }
+            )
+        )
     else:
         print(text(races), file=sys.stderr)
     if races.findings:
@@ -105,6 +118,11 @@ def text(races: Races) -> str:
         lines.append(f"   needed: {finding['needs']}")
     if count > SHOWN:
         lines.append(f"… and {count - SHOWN} more: --json has all")
+    if races.unseen:
+        lines.append(
+            f"ipclab: nobody saw the messages of process {races.unseen}, so the order "
+            "between hosts is the order of time: a race of two processes can be missed"
+        )
     if races.full:
         lines.append(
             "ipclab: the program did more than the detector can remember; what came "
