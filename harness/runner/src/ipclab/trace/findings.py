@@ -40,6 +40,12 @@ RULES: dict[str, tuple[str, str]] = {
         "LMEM-23",
         "also send the offset: a handle opens at the base of the allocation",
     ),
+    "no-path-to-owner": (
+        "LMEM-31",
+        "ask cudaDeviceCanAccessPeer first; open the handle on the owner's device; "
+        "`ipclab doctor --peers` shows which pairs work. Without a path, copy through "
+        "memory of the host",
+    ),
     "shared-with-neighbours": (
         "SUBA-03",
         "make the size of what you share a multiple of 2 MiB",
@@ -68,6 +74,15 @@ RULES: dict[str, tuple[str, str]] = {
         "LEVT-03",
         "create it with cudaEventInterprocess | cudaEventDisableTiming",
     ),
+    "event-without-time": (
+        "LEVT-16",
+        "measure time with a second event of your own, without cudaEventInterprocess",
+    ),
+    "waits-before-record": (
+        "LEVT-11",
+        "record the event before the message that lets the other process wait: one "
+        "that was never recorded stands for no work",
+    ),
     "event-destroyed-while-open": (
         "LEVT-21",
         "destroy the event after every importer has destroyed its own event",
@@ -76,6 +91,11 @@ RULES: dict[str, tuple[str, str]] = {
     "never-released": ("VMM-15", "release each import: cuMemRelease"),
     "never-unmapped": ("VMM-30", "unmap what was imported: cuMemUnmap"),
     "used-without-access": ("VMM-17", "call cuMemSetAccess after cuMemMap"),
+    "mapped-with-another-size": (
+        "VMM-23",
+        "map the whole allocation at offset 0: send its size, which is a multiple of "
+        "the granularity, together with the descriptor",
+    ),
     "bad-descriptor": (
         "VMM-11",
         "import the descriptor that came through the socket, not its number",
@@ -198,6 +218,21 @@ RULES: dict[str, tuple[str, str]] = {
     ),
 }
 
+# Less urgent than other findings: an order that may be missing, and what is left over
+# at the end; the others are refused, crash, hang or give wrong data.
+LEFT_OVER = frozenset(
+    (
+        "never-closed",
+        "closed-too-seldom",
+        "event-never-destroyed",
+        "never-released",
+        "never-unmapped",
+        "descriptor-left-open",
+        "pool-pointer-never-freed",
+    )
+)
+POSSIBLE = frozenset(("possible-race", "shared-with-neighbours"))
+
 # What to use instead, for each kind of memory that has no legacy handle.
 INSTEAD = {
     "managed": "copy managed memory into memory of cudaMalloc, and share this",
@@ -237,6 +272,11 @@ class Finding:
     def requirement(self) -> str:
         """The row of the catalogue that the rule follows from."""
         return self.row or RULES[self.rule][0]
+
+    @property
+    def rank(self) -> int:
+        """0 for the most urgent findings, 2 for what is left over at the end."""
+        return 2 if self.rule in LEFT_OVER else int(self.rule in POSSIBLE)
 
     @property
     def advice(self) -> str:

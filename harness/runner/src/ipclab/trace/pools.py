@@ -90,6 +90,8 @@ def _export_pointer(state: State, space: Space, call: Call) -> None:
             call,
             f"{call.name} of {range_text(item)} (error {call.result})",
             row="POOL-09",
+            instead="export the pointer that the allocation from the exported pool "
+            "returned, before it is freed",
         )
 
 

@@ -17,10 +17,11 @@ from ipclab.trace import (
     pools,
     processes,
     uses,
+    waiting,
 )
 from ipclab.trace.files import Call, Entry, Event, Process, Trace, when
-from ipclab.trace.state import NOT_READY, EventHandler, Handler, State, Story
-from ipclab.trace.surroundings import Surroundings
+from ipclab.trace.state import FAULTS, NOT_READY, EventHandler, Handler, State, Story
+from ipclab.trace.surroundings import BY_FAULT, Surroundings
 from ipclab.trace.things import Space
 from ipclab.trace.waiting import Waits, cycle
 
@@ -29,7 +30,6 @@ __all__ = ["FAULTS", "NOT_READY", "Replay", "Story", "replay"]
 LONG = 1_000_000_000  # nanoseconds; a shorter wait may be about to return
 UNLOADING = 4  # the process ends
 CANNOT = (800, 801)  # not permitted, not supported
-FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 HANDLERS: dict[str, Handler] = {
     **memory.HANDLERS,
@@ -130,7 +130,9 @@ class Replay:
 
     def still_waits(self, call: Event) -> None:
         """A call has not returned so far."""
-        if call not in self._explained:
+        if call.process.signal in BY_FAULT:
+            uses.crashed(self.state, call)
+        elif call not in self._explained:
             self._around.waits(call, self.state.story.openings)
 
     def _cycle(self, process: Process, at: int) -> None:
@@ -146,7 +148,7 @@ class Replay:
             "waits-in-a-cycle",
             calls[process],
             f"{' waits for '.join(x.name for x in [*ring, ring[0]])}: "
-            f"{calls[process].facts['call']} never returned",
+            f"{waiting.told(calls[process])}",
             other=calls[ring[(ring.index(process) + 1) % len(ring)]],
         )
 
@@ -168,10 +170,10 @@ class Replay:
         """After the last entry: the story."""
         state, story = self.state, self.state.story
         self._around.end()
-        for call in files.unfinished(state.trace):
+        for call in [*files.unfinished(state.trace), *self.waits.polls()]:
             self.still_waits(call)
-        story.findings.sort(key=lambda finding: finding.at)
         for block in story.memories:
+            memory.tell_inside(state, block)
             if block.shared:
                 state.concerns(block.made, block.freed)
                 uses.tell_uses(state, block)
@@ -179,4 +181,5 @@ class Replay:
             of = mapping.chunk.memory
             if mapping.chunk.opening is not None or (of and of.shared):
                 state.concerns(mapping.made, mapping.access, mapping.unmapped)
+        story.findings.sort(key=lambda finding: finding.at)
         return story

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ipclab.trace.files import Call, Entry, Event, Process, Trace
-from ipclab.trace.things import Addresses, Mapping, Opening, size_text
+from ipclab.trace.things import Addresses, Mapping, Opening, Range, size_text
+from ipclab.trace.waiting import told
 
 INVALID_DEVICE = 101
 INVALID_CONTEXT = 201
@@ -51,7 +52,7 @@ class Surroundings:
         self._found = found
         self._states: defaultdict[Process, _State] = defaultdict(_State)
 
-    def call(self, call: Call, addresses: Addresses) -> bool:
+    def call(self, call: Call, addresses: Addresses[Range]) -> bool:
         """A call, before its effect; `addresses` are those of its process. True if this
         explains why the call was refused.
         """
@@ -199,7 +200,7 @@ class Surroundings:
             once=(entry.process, ordinal),
         )
 
-    def _fault(self, state: _State, call: Call, addresses: Addresses) -> None:
+    def _fault(self, state: _State, call: Call, addresses: Addresses[Range]) -> None:
         """A kernel has faulted. Perhaps it used what is reserved beside an import."""
         for launch in reversed(state.launches):
             for address in launch.arguments["pointers"]:
@@ -247,7 +248,7 @@ class Surroundings:
             self._found(
                 "waits-for-dead-peer",
                 wait,
-                f"{wait.facts['call']} never returned; {peer.name}, which shares "
+                f"{told(wait)}; {peer.name}, which shares "
                 f"{opening.name}, had ended ({peer.how})",
                 once=(wait.process, peer),
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ipclab.trace import names
 from ipclab.trace.files import Call, Entry, Event, Process
-from ipclab.trace.state import LEGACY, State
+from ipclab.trace.state import LEGACY, NOT_READY, State
 from ipclab.trace.things import EventOpening, Memory, SharedEvent, memory_of
 
 
@@ -77,16 +77,24 @@ class Waits:
                     self._threads[place] = entry
             return
         place = entry.process, entry.thread
-        self._threads.pop(place, None)
+        before = self._threads.pop(place, None)
         self._returned[place] = entry.ended
         if entry.ok:
             self._note(entry)
+        elif entry.result == NOT_READY:
+            self._poll(entry, before)
 
     def calls(self, now: int) -> list[Event]:
         """The calls that have not returned, of processes that have not ended before
         `now`, the moment of the replay.
         """
         return [x for x in self._threads.values() if x.process.ended > now]
+
+    def polls(self) -> list[Event]:
+        """The queries that said until the end of their process that it has to wait for
+        another one.
+        """
+        return [x for x in self._threads.values() if "polls" in x.facts]
 
     def waits(self, now: int) -> list[Wait]:
         """Who waits in a call, and whose streams the others wait for."""
@@ -101,6 +109,16 @@ class Waits:
                 if process not in found and queued and process.ended > now:
                     found[process] = _wait(process, None, queued, now)
         return list(found.values())
+
+    def _poll(self, query: Call, before: Event | None) -> None:
+        """A thread that asks again and again waits, since its first question."""
+        a = query.arguments
+        if before is None or before.facts["arguments"] != a:
+            facts = {"thread": query.thread, "call": query.name, "arguments": a}
+            facts |= {"polls": True, "stack": query.stack}
+            before = Event(query.process, "waits", query.began, facts)
+        if any(not x.kernel for x in self._behind(before)):
+            self._threads[query.process, query.thread] = before
 
     def _note(self, call: Call) -> None:
         space, a = self._state.spaces[call.process], call.arguments
@@ -195,6 +213,13 @@ def picture(waits: list[Wait], now: int) -> list[str]:
                 f"{named(wait.process)} from another stream"
             )
     return lines
+
+
+def told(wait: Event) -> str:
+    """That a call of a process waits until the end, in words."""
+    if "polls" in wait.facts:
+        return f"{wait.facts['call']} said to its end that work is not done"
+    return f"{wait.facts['call']} never returned"
 
 
 def named(process: Process) -> str:
