@@ -98,6 +98,21 @@ void forgets_access(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+void uses_on_device_1(Channel& channel, bool wrong) {
+  skip_without(devices() > 1, "two GPUs", channel);
+  CUDA_CHECK(cudaSetDevice(1));
+  const Chunk chunk = receive(channel);
+  const CUdeviceptr address = map(chunk);
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, kAccess.flags};
+  if (!wrong) CU_CHECK(DRIVER(cuMemSetAccess)(address, kBytes, &access, 1));
+  touch(reinterpret_cast<void*>(address));
+  if (!wrong) {  // otherwise the kernel has faulted
+    unmap(address);
+    CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  }
+  channel.signal("done");
+}
+
 void imports_a_number(Channel& channel, bool wrong) {
   CUDA_CHECK(cudaFree(nullptr));
   const int number = channel.receive<int>("number");
@@ -166,6 +181,7 @@ const std::vector<Case> kChunks = {
     {"never-released", lends, never_releases},
     {"never-unmapped", lends, never_unmaps},
     {"used-without-access", lends, forgets_access},
+    {"used-without-access.device", lends, uses_on_device_1},
     {"bad-descriptor", lends, imports_a_number},
     {"bad-descriptor.kind", lends, imports_as_a_pool},
     {"mapped-with-another-size", lends, maps_more},

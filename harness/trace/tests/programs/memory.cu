@@ -86,15 +86,9 @@ void opens_the_base(Channel& channel, bool wrong) {
 }
 
 void opens_on_the_other_device(Channel& channel, bool wrong) {
-  int devices = 0;
-  int peers = 0;
-  CUDA_CHECK(cudaGetDeviceCount(&devices));
-  if (devices > 1) CUDA_CHECK(cudaDeviceCanAccessPeer(&peers, 1, 0));
-  if (devices < 2 || peers != 0) {
-    std::printf("SKIP: this program needs two GPUs that are no peers\n");
-    channel.signal("done");
-    std::exit(77);
-  }
+  int peers = 1;
+  if (devices() > 1) CUDA_CHECK(cudaDeviceCanAccessPeer(&peers, 1, 0));
+  skip_without(peers == 0, "two GPUs that are no peers", channel);
   const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
   if (wrong) CUDA_CHECK(cudaSetDevice(1));
   void* data = nullptr;

@@ -244,6 +244,40 @@ void waits_before_it_writes_too(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+// A wait for a value that nobody writes.
+
+void writes_one(Channel& channel, bool wrong) {
+  void* word = allocate();
+  channel.send("handle", handle_of(word));
+  channel.wait("opened");
+  CU_CHECK(
+      DRIVER(cuStreamWriteValue32)(CU_STREAM_LEGACY, word_at(word, 0), 1, 0));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  if (wrong) {
+    wait_for_peers_end();
+    CUDA_CHECK(cudaFree(word));
+    std::exit(EXIT_SUCCESS);  // its importer gives up
+  }
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(word));
+}
+
+void waits_for_two(Channel& channel, bool wrong) {
+  void* word = borrow(channel);
+  cudaStream_t stream;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  channel.signal("opened");
+  CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word_at(word, 0), wrong ? 2 : 1,
+                                       CU_STREAM_WAIT_VALUE_EQ));
+  for (int i = 0; cudaStreamQuery(stream) == cudaErrorNotReady; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (wrong && i == 60) _exit(EXIT_FAILURE);
+  }
+  CUDA_CHECK(cudaStreamDestroy(stream));
+  CUDA_CHECK(cudaIpcCloseMemHandle(word));
+  channel.signal("done");
+}
+
 // What grows without end.
 
 void makes_events(Channel& channel, bool wrong) {
@@ -368,6 +402,7 @@ const std::vector<Case> kSurroundings = {
      waits_before_it_writes_too<false>},
     {"waits-in-a-cycle.polled", waits_before_it_writes<true>,
      waits_before_it_writes_too<true>},
+    {"unsatisfied-wait", writes_one, waits_for_two},
     {"events-without-end", makes_events, is_done},
     {"imports-without-end", sends_one_chunk, imports_for_each_use},
     {"reservations-without-end", reserves_addresses, is_done},

@@ -109,6 +109,10 @@ def _set_access(state: State, space: Space, call: Call) -> None:
     for item in space.addresses.inside(a["ptr"], a["size"]):
         if isinstance(item, Mapping):
             item.access = call
+            if a["count"] == 1 and (wanted := a["desc"]) and item.rights is not None:
+                item.rights[wanted["device"]] = wanted["flags"]
+            else:
+                item.rights = None
 
 
 def _unmap_chunk(state: State, space: Space, call: Call) -> None:

@@ -183,6 +183,12 @@ RULES: dict[str, tuple[str, str]] = {
         "let one of the processes write its word, or record its event, before it "
         "queues its wait; a write in the same stream after the wait cannot end it",
     ),
+    "unsatisfied-wait": (
+        "FLAG-01",
+        "compare the value and the condition of the wait (GEQ, EQ, AND, NOR) with what "
+        "the other process writes, and the address of the word in both processes; a "
+        "word for EQ may have been passed over: use GEQ with a growing number",
+    ),
     "imports-without-end": (
         "LIFE-01",
         "keep one import for each handle, by the bytes of the handle or the identity "

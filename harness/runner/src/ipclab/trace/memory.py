@@ -52,6 +52,17 @@ def _free(state: State, space: Space, call: Call) -> None:
             other=item.opens[0],
         )
         return
+    gone = space.gone.at(call.arguments["dptr"])
+    if not call.ok and isinstance(gone, Opening):
+        state.found(
+            "closed-too-often",
+            call,
+            f"{call.name} of {gone.name}, which this process has already given back "
+            f"(error {call.result})",
+            row="POOL-15" if gone.kind == "pointer" else "",
+            instead="free an imported pointer once" if gone.kind == "pointer" else "",
+            other=gone.closes[-1],
+        )
     if not call.ok or item is None:
         return
     if call.name == "cuMemFree":

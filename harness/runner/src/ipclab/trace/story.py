@@ -28,6 +28,7 @@ from ipclab.trace.waiting import Waits, cycle
 __all__ = ["FAULTS", "NOT_READY", "Replay", "Story", "replay"]
 
 LONG = 1_000_000_000  # nanoseconds; a shorter wait may be about to return
+CONDITIONS = (">=", "==", "&", "~|")  # of cuStreamWaitValue
 UNLOADING = 4  # the process ends
 CANNOT = (800, 801)  # not permitted, not supported
 
@@ -103,6 +104,8 @@ class Replay:
     def end(self, process: Process, at: int) -> None:
         """A process has ended."""
         self._cycle(process, at)
+        for poll in self.waits.polls(process):
+            self._waited(poll)
         processes.end(self.state, process, at)
 
     def entry(self, entry: Entry) -> None:
@@ -120,7 +123,7 @@ class Replay:
         if entry.process.forked and space.calls == 1:
             processes.first_after_fork(state, entry, entry.name)
         known = len(state.story.findings)
-        explained = self._around.call(entry, space.addresses)
+        explained = self._around.call(entry, space)
         handler = HANDLERS.get(entry.name)
         if handler and not explained:
             handler(state, space, entry)
@@ -152,6 +155,27 @@ class Replay:
             other=calls[ring[(ring.index(process) + 1) % len(ring)]],
         )
 
+    def _waited(self, call: Event) -> None:
+        """A process has waited for something to its end."""
+        known = len(self.state.story.findings)
+        self.still_waits(call)
+        if (
+            call.process.ended - call.at > LONG
+            and call not in self._explained
+            and known == len(self.state.story.findings)
+            and (found := self.waits.unsatisfied(call))
+        ):
+            wait, why = found
+            value = wait.arguments["value"]
+            kind = CONDITIONS[wait.arguments["flags"] & 3]
+            self.state.found(
+                "unsatisfied-wait",
+                call,
+                f"{waiting.told(call)}: its stream waits for a word {kind} {value}; "
+                f"{why}",
+                other=wait,
+            )
+
     def _unexplained(self, space: Space, call: Call) -> None:
         """A call about IPC was refused, and no rule says why."""
         if space.faulted or call.result == UNLOADING or not is_about_ipc(call):
@@ -170,8 +194,8 @@ class Replay:
         """After the last entry: the story."""
         state, story = self.state, self.state.story
         self._around.end()
-        for call in [*files.unfinished(state.trace), *self.waits.polls()]:
-            self.still_waits(call)
+        for call in files.unfinished(state.trace):
+            self._waited(call)
         for block in story.memories:
             memory.tell_inside(state, block)
             if block.shared:

@@ -123,6 +123,8 @@ class Mapping:
     size: int
     made: Call
     access: Call | None = None  # cuMemSetAccess
+    # Flags by device; None: not all of them are in the trace.
+    rights: dict[int, int] | None = field(default_factory=dict)
     unmapped: Entry | None = None
 
 
@@ -178,6 +180,8 @@ class Pool:
     imported: bool = False
     default: bool = False
     destroyed: Entry | None = None
+    device: int | None = None
+    rights: dict[int, int] = field(default_factory=dict)  # flags by device, if known
 
 
 @dataclass(eq=False)
