@@ -75,6 +75,7 @@ class Pain:
     lessons: list[str]
     errors: list[str]
     pages: list[str]  # of the site, the best first
+    general: bool = False  # about a framework: says less than a symptom that is known
 
 
 @dataclass
@@ -193,7 +194,7 @@ def _pains(low: str) -> list[Pain]:
         hits = [x for x in hits if not any(x in y for y in hits if y != x)]
         if hits:
             worth = sum(len(x) + 8 * x.count(" + ") for x in hits)
-            score[index] = (-worth, index)
+            score[index] = (-worth / (3 if pain.general else 1), index)
     every = pains()
     best = sorted(score, key=lambda index: score[index])
     # What matched by one short word is noise beside what matched by phrases.
