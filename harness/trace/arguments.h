@@ -102,6 +102,8 @@ Line& Line::value(const T& argument, bool ok) {
         raw("null");
       } else if constexpr (kHandle<Pointee> || std::is_integral_v<Pointee>) {
         value(*argument, ok);
+      } else if constexpr (std::is_pointer_v<Pointee>) {
+        address(*argument);
       } else {
         write_value(*this, *argument);
       }

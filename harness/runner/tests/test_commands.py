@@ -86,6 +86,11 @@ def test_list_that_breaks_the_contract(
     says(build, 3, text, "run", "--build", "build")
 
 
+def test_a_program_that_is_not_built_is_named(build: Build) -> None:
+    build.raw("add_test(legacy_memory_test_NOT_BUILT nothing)\n")
+    says(build, 2, "legacy_memory_test is not built", "run", "--build", "build")
+
+
 def test_list_that_ctest_cannot_read(build: Build) -> None:
     build.raw("add_test(\n")
     says(build, 3, "ctest --show-only printed no list", "run", "--build", "build")

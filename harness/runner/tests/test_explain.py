@@ -193,14 +193,18 @@ PASTED = [
     ("Cannot re-initialize CUDA in forked subprocess", "", "after fork"),
     ("cudaMallocHost", "", "pinned host memory"),
     ("managed memory", "", "managed memory"),
-    ("UCX_CUDA_IPC_CACHE=n", "", "a segment that grew"),
+    ("UCX_CUDA_IPC_CACHE=n", "", "an old import in a cache"),
     ("NCCL_CUMEM_HOST_ENABLE", "", "NUMA"),
     ("freed-while-open", "freed-while-open", ""),
     # The lines that the programs of twelve public reports print.
     ("kernel fill failed: 1 invalid argument", "1 ", "an error that surfaces later"),
     ("importer: cudaSetDevice(1): 101 invalid device ordinal", "101 ", "VISIBLE"),
     ("the client is dead; free memory grew by 0 MiB", "", "memory stays allocated"),
-    ("700 an illegal memory access was encountered", "700 ", "a segment that grew"),
+    (
+        "700 an illegal memory access was encountered",
+        "700 ",
+        "an old import in a cache",
+    ),
     ("frame 4096: 2 out of memory, with 130000 MiB free", "2 ", "events for ever"),
     ("cuIpcGetMemHandle: 201 invalid device context", "201 ", "a thread without"),
     ("rank 0: buffer 2 of the peer: 1 invalid argument", "1 ", "one buffer less"),
@@ -233,6 +237,49 @@ def test_what_people_paste_is_explained(
     titles = [y for x, y in zip(["", *told], told, strict=False) if not x]
     if title:
         assert any(title in x for x in titles), titles
+
+
+# What people paste, and how the first answer begins.
+FIRST = [
+    ("pidfd_getfd: Operation not permitted", "pidfd_getfd or"),
+    ("cudaErrorInvalidDevice: invalid device ordinal", "101 "),
+    ("cuMemCreate CUDA_ERROR_INVALID_DEVICE host numa", "101 "),
+    ("cudaErrorPeerAccessUnsupported: peer access is not supported", "217 "),
+    ("RuntimeError: cudaMemPool export: invalid argument", "cudaIpcGetMemHandle"),
+    ("stale data from a shared tensor after reallocation", "an old import"),
+    ("MSG_CTRUNC", "descriptors:"),
+    ("unable to open shared memory object: Too many open files", "descriptors:"),
+    ("kernel hangs with P2P, ACS is enabled", "peers:"),
+    ("custom all reduce hangs on a PCIe machine", "peers:"),
+    ("SIGSEGV in cudaMemcpy with a pointer of another process", "an address"),
+    ("does cudaIpc work across machines", "another machine"),
+    ("NVML shows memory of a killed process", "memory stays"),
+    ("the second process sees wrong values after cudaMemcpyAsync", "the importer"),
+]
+
+
+@pytest.mark.parametrize(("pasted", "begin"), FIRST)
+def test_the_first_answer_is_the_right_one(
+    pasted: str, begin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain.run(pasted.split(), columns=100) == 0
+    assert capsys.readouterr().out.startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("cuMemImportFromShareableHandle", 1),
+        ("cuMemExportToShareableHandle", 1),
+        ("cuMemMap", 1),
+        ("cuMemAddressReserve", 2),
+        ("cuMemCreate", 101),
+        ("cuMemCreate", 801),
+    ],
+)
+def test_a_code_says_when_this_call_returns_it(call: str, number: int) -> None:
+    entry = next(x for x in ENTRIES if x.number == number)
+    assert any(call in x.partition(":")[0] for x in entry.appears)
 
 
 def test_the_words_of_a_log_come_from_standard_input(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +14,15 @@ from traced import ON_GPU, PROGRAMS, Traced, cases, trace
 from ipclab.trace.findings import RULES
 
 CASES = cases()
-MACHINE = () if ON_GPU else ("--backend", "model", "--profile", "two-gpus")
+PROFILES = {"no-path-to-owner": "no-peer"}  # the others: two-gpus
 Traces = dict[tuple[str, str], "Future[Traced]"]
+
+
+def machine(name: str) -> Sequence[str]:
+    """The options that say where a program runs."""
+    if ON_GPU:
+        return ()
+    return ("--backend", "model", "--profile", PROFILES.get(name, "two-gpus"))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,7 @@ def traces(
     with ThreadPoolExecutor(max(2, min(8, os.cpu_count() or 2))) as pool:
         return {
             (name, which): pool.submit(
-                trace, top / f"{name}.{which}", [PROGRAMS, name, which], *MACHINE
+                trace, top / f"{name}.{which}", [PROGRAMS, name, which], *machine(name)
             )
             for name in CASES
             if name in asked

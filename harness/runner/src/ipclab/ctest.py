@@ -202,6 +202,12 @@ def _case(build: Path, test: dict[str, Any]) -> Case:
     properties = {p["name"]: p["value"] for p in test.get("properties", [])}
     labels = tuple(str(label) for label in properties.get("LABELS", []))
     suites = [label for label in labels if label in SUITES]
+    if name.endswith("_NOT_BUILT"):  # stands for the tests of a program
+        program = name.removesuffix("_NOT_BUILT")
+        raise UsageError(
+            f"{build}: {program} is not built; build the rest with: cmake --build "
+            f"{build}"
+        )
     if len(suites) != 1:
         raise HarnessError(f"{name}: needs one label of {', '.join(SUITES)}")
     if "TIMEOUT" not in properties:

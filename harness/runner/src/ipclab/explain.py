@@ -24,7 +24,8 @@ WIDE = 120  # with this many columns there is room for the table of all codes
 PROSE = 100  # longer lines of text are hard to read
 MOST = 3  # entries of a kind that are shown in full
 LONGEST = 20_000  # characters of a question; a log has its error at its end
-CALL = re.compile(r"\bcu(?:da)?[A-Z]\w+")
+CALL = re.compile(r"\bcu(?:da)?(?!Error)[A-Z]\w+")
+CUDA = re.compile(r"cuda|\bcu[A-Z]|nccl|driver|\b[1-9]\d\d?\b", re.IGNORECASE)
 # A number is a code of CUDA if one of these stands before or after it.
 NUMBERS = (
     re.compile(r"^\W*(\d{1,3})\W*$"),
@@ -74,6 +75,7 @@ class Pain:
     lessons: list[str]
     errors: list[str]
     pages: list[str]  # of the site, the best first
+    general: bool = False  # about a framework: says less than a symptom that is known
 
 
 @dataclass
@@ -85,6 +87,7 @@ class Answer:
     pains: list[Pain] = field(default_factory=list)
     rules: dict[str, tuple[str, str]] = field(default_factory=dict)  # of `trace`
     calls: list[str] = field(default_factory=list)  # calls that the question names
+    named: bool = True  # whether the question names the codes, and not only their calls
 
     @property
     def empty(self) -> bool:
@@ -111,7 +114,10 @@ def find(question: str) -> Answer:
     question = " ".join(question[-LONGEST:].split())
     answer = Answer(question)
     answer.calls = list(dict.fromkeys(_plain_call(x) for x in CALL.findall(question)))
-    answer.errors = _errors(question, answer.calls)
+    answer.errors = _errors(question)
+    if not answer.errors and answer.calls:
+        answer.named = False
+        answer.errors = [x for x in read() if any(_about(x, y) for y in answer.calls)]
     answer.pains = _pains(question.lower())
     answer.rules = {x: y for x, y in _rules().items() if x in question.lower()}
     if answer.empty:
@@ -142,7 +148,7 @@ def run(words: Sequence[str], as_json: bool = False, columns: int | None = None)
 # --- looking up ---------------------------------------------------------------------
 
 
-def _errors(question: str, calls: list[str]) -> list[Entry]:
+def _errors(question: str) -> list[Entry]:
     """The codes that a text names: by name, number or CUDA's words, or by a part of a
     name.
     """
@@ -161,8 +167,6 @@ def _errors(question: str, calls: list[str]) -> list[Entry]:
         named = [x for x in entries if x.number in numbers]
     if not named and len(low.split()) == 1:
         named = _by_part(entries, low)
-    if not named and calls:
-        named = [x for x in entries if any(_about(x, call) for call in calls)]
     return named
 
 
@@ -190,7 +194,7 @@ def _pains(low: str) -> list[Pain]:
         hits = [x for x in hits if not any(x in y for y in hits if y != x)]
         if hits:
             worth = sum(len(x) + 8 * x.count(" + ") for x in hits)
-            score[index] = (-worth, index)
+            score[index] = (-worth / (3 if pain.general else 1), index)
     every = pains()
     best = sorted(score, key=lambda index: score[index])
     # What matched by one short word is noise beside what matched by phrases.
@@ -257,10 +261,9 @@ def _told(answer: Answer, columns: int) -> list[str]:
             columns,
         )
         told.append("")
-    for entry in shown:
-        told += [*_entry(entry, columns, answer.calls), ""]
-    for pain in answer.pains[:MOST]:
-        told += [*_pain(pain, columns), ""]
+    coded = [y for x in shown for y in (*_entry(x, columns, answer.calls), "")]
+    complaints = [y for x in answer.pains[:MOST] for y in (*_pain(x, columns), "")]
+    told += complaints + coded if _complaint_first(answer) else coded + complaints
     others = [f"{x.number} {x.code}" for x in answer.errors if x not in shown]
     others += [x.what for x in answer.pains[MOST : 2 * MOST]]
     if not answer.pains:
@@ -271,6 +274,17 @@ def _told(answer: Answer, columns: int) -> list[str]:
             [("" if i else "see also", x) for i, x in enumerate(others)], columns
         )
     return told if told[-1] else told[:-1]
+
+
+def _complaint_first(answer: Answer) -> bool:
+    """Whether the complaint says more than the codes: they say nothing about the calls
+    of the question, or nothing shows that its words are those of CUDA.
+    """
+    if answer.calls:
+        known = any(_lines_about(x, answer.calls) for x in answer.errors)
+        return not (known and answer.named)
+    own_words = any(x.says.lower() == answer.question.lower() for x in answer.errors)
+    return not (own_words or _names_code(answer) or CUDA.search(answer.question))
 
 
 def _names_code(answer: Answer) -> bool:
@@ -322,11 +336,7 @@ def _pain(pain: Pain, columns: int) -> list[str]:
 
 def _entry(entry: Entry, columns: int, calls: Sequence[str] = ()) -> list[str]:
     """An entry; if calls are given, only the lines about them, if there are any."""
-    about = [
-        x
-        for x in entry.appears
-        if set(calls) & set(map(_plain_call, CALL.findall(x.partition(":")[0])))
-    ]
+    about = _lines_about(entry, calls)
     names = " = ".join(entry.names)
     title = f"{names}, from CUDA {entry.since} on" if entry.since else names
     return _table(
@@ -342,6 +352,15 @@ def _entry(entry: Entry, columns: int, calls: Sequence[str] = ()) -> list[str]:
         ),
         columns,
     )
+
+
+def _lines_about(entry: Entry, calls: Sequence[str]) -> list[str]:
+    """Where a code appears, as far as these calls are concerned."""
+    return [
+        x
+        for x in entry.appears
+        if set(calls) & set(map(_plain_call, CALL.findall(x.partition(":")[0])))
+    ]
 
 
 def _table(fields: Iterable[tuple[str, list[str]]], columns: int) -> list[str]:

@@ -98,6 +98,21 @@ void forgets_access(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+void uses_on_device_1(Channel& channel, bool wrong) {
+  skip_without(devices() > 1, "two GPUs", channel);
+  CUDA_CHECK(cudaSetDevice(1));
+  const Chunk chunk = receive(channel);
+  const CUdeviceptr address = map(chunk);
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, kAccess.flags};
+  if (!wrong) CU_CHECK(DRIVER(cuMemSetAccess)(address, kBytes, &access, 1));
+  touch(reinterpret_cast<void*>(address));
+  if (!wrong) {  // otherwise the kernel has faulted
+    unmap(address);
+    CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  }
+  channel.signal("done");
+}
+
 void imports_a_number(Channel& channel, bool wrong) {
   CUDA_CHECK(cudaFree(nullptr));
   const int number = channel.receive<int>("number");
@@ -107,6 +122,34 @@ void imports_a_number(Channel& channel, bool wrong) {
   if (wrong) static_cast<void>(import(&chunk, number + 100));
   CU_CHECK(import(&chunk, fd));
   close(fd);
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void imports_as_a_pool(Channel& channel, bool wrong) {
+  CUDA_CHECK(cudaFree(nullptr));
+  static_cast<void>(channel.receive<int>("number"));
+  const int fd = channel.receive_descriptor("descriptor");
+  Chunk chunk;
+  cudaMemPool_t pool;
+  if (wrong)
+    static_cast<void>(cudaMemPoolImportFromShareableHandle(
+        &pool, reinterpret_cast<void*>(intptr_t{fd}),
+        cudaMemHandleTypePosixFileDescriptor, 0));
+  CU_CHECK(import(&chunk, fd));
+  close(fd);
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void maps_more(Channel& channel, bool wrong) {
+  const Chunk chunk = receive(channel);
+  const size_t size = wrong ? 2 * kBytes : kBytes;
+  CUdeviceptr address = 0;
+  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, size, 0, 0, 0));
+  if (DRIVER(cuMemMap)(address, size, 0, chunk, 0) == CUDA_SUCCESS)
+    CU_CHECK(DRIVER(cuMemUnmap)(address, size));
+  CU_CHECK(DRIVER(cuMemAddressFree)(address, size));
   CU_CHECK(DRIVER(cuMemRelease)(chunk));
   channel.signal("done");
 }
@@ -138,7 +181,10 @@ const std::vector<Case> kChunks = {
     {"never-released", lends, never_releases},
     {"never-unmapped", lends, never_unmaps},
     {"used-without-access", lends, forgets_access},
+    {"used-without-access.device", lends, uses_on_device_1},
     {"bad-descriptor", lends, imports_a_number},
+    {"bad-descriptor.kind", lends, imports_as_a_pool},
+    {"mapped-with-another-size", lends, maps_more},
     {"descriptor-left-open.chunk", leaves_a_descriptor, borrows},
     {"not-exportable.chunk", exports_what_is_not_shareable, waits},
 };

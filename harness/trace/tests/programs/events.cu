@@ -133,12 +133,53 @@ void copies_without_waiting(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+void measures_time(Channel& channel, bool wrong) {
+  const unsigned flags = wrong ? kShared : cudaEventDefault;
+  const cudaEvent_t events[] = {make(flags), make(flags)};
+  for (cudaEvent_t event : events) CUDA_CHECK(cudaEventRecord(event, nullptr));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  float milliseconds = 0;
+  static_cast<void>(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
+  for (cudaEvent_t event : events) CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("done");
+}
+
+void records_late(Channel& channel, bool wrong) {
+  void* data = allocate();
+  const cudaEvent_t event = make();
+  channel.send("handle", ::handle_of(data));
+  channel.send("event", handle_of(event));
+  if (wrong) channel.wait("copied");
+  CUDA_CHECK(cudaMemsetAsync(data, 7, kBytes, nullptr));
+  CUDA_CHECK(cudaEventRecord(event, nullptr));
+  channel.signal("recorded");
+  channel.wait("done");
+  CUDA_CHECK(cudaEventDestroy(event));
+  CUDA_CHECK(cudaFree(data));
+}
+
+void waits_early(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  const cudaEvent_t event = open_event(channel);
+  if (!wrong) channel.wait("recorded");
+  CUDA_CHECK(cudaStreamWaitEvent(nullptr, event, 0));
+  std::vector<char> seen(kBytes);
+  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
+  if (wrong) channel.signal("copied");
+  if (wrong) channel.wait("recorded");
+  CUDA_CHECK(cudaEventDestroy(event));
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
 }  // namespace
 
 const std::vector<Case> kEvents = {
     {"event-not-exportable.plain", exports_a_plain_event, waits},
     {"event-not-exportable.timing", creates_with_one_flag, waits},
     {"opened-in-exporter.event", opens_its_own, opens_and_destroys},
+    {"event-without-time", measures_time, waits},
+    {"waits-before-record", records_late, waits_early},
     {"event-destroyed-while-open", destroys_early, holds_open},
     {"event-never-destroyed", destroys_after_the_end, never_destroys},
     {"unknown-handle.event", lends, opens_other_bytes},

@@ -69,12 +69,32 @@ void exports_managed(Channel& channel, bool wrong) {
   lend(channel);
 }
 
-void exports_the_middle(Channel& channel, bool wrong) {
+constexpr size_t kOffset = 4096;
+
+void exports_the_middle(Channel& channel, bool) {
   void* data = allocate();
-  channel.send("handle",
-               handle_of(static_cast<char*>(data) + (wrong ? 4096 : 0)));
+  channel.send("handle", handle_of(static_cast<char*>(data) + kOffset));
   channel.wait("done");
   CUDA_CHECK(cudaFree(data));
+}
+
+void opens_the_base(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  touch(static_cast<char*>(data) + (wrong ? 0 : kOffset));
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+void opens_on_the_other_device(Channel& channel, bool wrong) {
+  int peers = 1;
+  if (devices() > 1) CUDA_CHECK(cudaDeviceCanAccessPeer(&peers, 1, 0));
+  skip_without(peers == 0, "two GPUs that are no peers", channel);
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  if (wrong) CUDA_CHECK(cudaSetDevice(1));
+  void* data = nullptr;
+  if (cudaIpcOpenMemHandle(&data, handle, kLazy) == cudaSuccess)
+    CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
 }
 
 void exports_a_little(Channel& channel, bool wrong) {
@@ -170,6 +190,46 @@ void uses_an_address(Channel& channel, bool wrong) {
   if (wrong) touch(foreign);
 }
 
+// Copies from an address at which this process has nothing. CUDA may take it
+// for an address of the host; then this process crashes.
+template <bool kClosed>
+void copies_from_nothing(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  void* foreign = channel.receive<void*>("address");
+  if (!wrong) touch(data);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  int first = 0;
+  if (wrong)
+    static_cast<void>(cudaMemcpy(&first, kClosed ? data : foreign, sizeof first,
+                                 cudaMemcpyDefault));
+  channel.signal("done");
+}
+
+void outlives_its_importer(Channel& channel, bool wrong) {
+  if (!wrong) return sends_its_address(channel, wrong);
+  void* data = allocate();
+  channel.send("handle", handle_of(data));
+  channel.send("address", data);
+  wait_for_peers_end();
+  CUDA_CHECK(cudaFree(data));
+  std::exit(EXIT_SUCCESS);  // its importer may end by a signal
+}
+
+// A copy from pageable memory may return before the data have arrived.
+void fills_and_sends(Channel& channel, bool wrong) {
+  void* data = allocate();
+  std::vector<char> pageable(kBytes, 7);
+  void* pinned = nullptr;
+  CUDA_CHECK(cudaMallocHost(&pinned, kBytes));
+  std::memset(pinned, 7, kBytes);
+  CUDA_CHECK(cudaMemcpy(data, wrong ? pageable.data() : pinned, kBytes,
+                        cudaMemcpyDefault));
+  channel.send("handle", handle_of(data));
+  channel.wait("done");
+  CUDA_CHECK(cudaFreeHost(pinned));
+  CUDA_CHECK(cudaFree(data));
+}
+
 void writes_and_sends(Channel& channel, bool wrong) {
   void* data = allocate();
   CUDA_CHECK(cudaMemsetAsync(data, 7, kBytes, nullptr));
@@ -220,7 +280,8 @@ const std::vector<Case> kMemory = {
     {"wrong-flags", lend, opens_with_flags},
     {"unknown-handle.memory", lend, opens_other_bytes},
     {"not-exportable.managed", exports_managed, open_and_close},
-    {"interior-pointer", exports_the_middle, open_and_close},
+    {"interior-pointer", exports_the_middle, opens_the_base},
+    {"no-path-to-owner", lend, opens_on_the_other_device},
     {"shared-with-neighbours", exports_a_little, open_and_close},
     {"never-closed", frees_late, never_closes},
     {"closed-too-seldom", frees_late, closes_once},
@@ -228,7 +289,11 @@ const std::vector<Case> kMemory = {
     {"closed-not-opened", lend, closes_its_own},
     {"import-freed", lend, frees_an_import},
     {"use-after-close", lends_and_says_freed, uses_after_close},
+    {"use-after-close.copy", outlives_its_importer, copies_from_nothing<true>},
     {"pointer-of-another-process", sends_its_address, uses_an_address},
+    {"pointer-of-another-process.copy", outlives_its_importer,
+     copies_from_nothing<false>},
     {"possible-race.memory", writes_and_sends, copies_from},
+    {"possible-race.pageable", fills_and_sends, copies_from},
     {"possible-race.overwritten", lends_and_overwrites, queues_a_copy},
 };

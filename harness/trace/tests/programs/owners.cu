@@ -124,13 +124,7 @@ void closes_for_another(Channel& channel, bool wrong) {
 // Another device.
 
 void uses_another_device(Channel& channel, bool wrong) {
-  int devices = 0;
-  CUDA_CHECK(cudaGetDeviceCount(&devices));
-  if (devices < 2) {
-    std::printf("SKIP: this program needs two GPUs\n");
-    channel.signal("done");
-    std::exit(77);
-  }
+  skip_without(devices() > 1, "two GPUs", channel);
   if (!wrong) CUDA_CHECK(cudaSetDevice(1));
   void* data = borrow(channel);
   CUDA_CHECK(cudaSetDevice(1));

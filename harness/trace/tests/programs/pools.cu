@@ -173,6 +173,30 @@ void leaves_a_descriptor(Channel& channel, bool wrong) {
   CUDA_CHECK(cudaMemPoolDestroy(pool));
 }
 
+void frees_twice(Channel& channel, bool wrong) {
+  const cudaMemPool_t pool = receive_pool(channel);
+  void* data = receive_pointer(channel, pool);
+  CUDA_CHECK(cudaFree(data));
+  if (wrong) static_cast<void>(cudaFreeAsync(data, nullptr));
+  CUDA_CHECK(cudaMemPoolDestroy(pool));
+  channel.signal("done");
+}
+
+void uses_on_device_1(Channel& channel, bool wrong) {
+  skip_without(devices() > 1, "two GPUs", channel);
+  CUDA_CHECK(cudaSetDevice(1));
+  const cudaMemPool_t pool = receive_pool(channel);
+  cudaMemAccessDesc access{};
+  access.location.type = cudaMemLocationTypeDevice;
+  access.location.id = 1;
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  if (!wrong) CUDA_CHECK(cudaMemPoolSetAccess(pool, &access, 1));
+  void* data = receive_pointer(channel, pool);
+  touch(data);
+  if (!wrong) CUDA_CHECK(cudaFree(data));  // otherwise the kernel has faulted
+  channel.signal("done");
+}
+
 }  // namespace
 
 const std::vector<Case> kPools = {
@@ -180,6 +204,8 @@ const std::vector<Case> kPools = {
     {"pool-pointer-freed-early.before", frees_before_the_import, imports_late},
     {"pool-pointer-never-freed", frees_after_the_end, never_frees},
     {"pool-pointer-imported-twice", lends, imports_twice},
+    {"closed-too-often.pool", lends, frees_twice},
+    {"used-without-access.pool", lends, uses_on_device_1},
     {"pool-not-exportable", exports_what_is_not_shareable, waits},
     {"allocated-from-import", lends, allocates_from_an_import},
     {"not-exportable.pointer", exports_a_pointer_of_malloc, borrows},

@@ -64,6 +64,21 @@ inline void* borrow(Channel& channel) {
   return open_handle(channel.receive<cudaIpcMemHandle_t>("handle"));
 }
 
+/// How many GPUs there are.
+inline int devices() {
+  int count = 0;
+  CUDA_CHECK(cudaGetDeviceCount(&count));
+  return count;
+}
+
+/// Ends the importer of a case that this machine cannot run.
+inline void skip_without(bool met, const char* what, Channel& channel) {
+  if (met) return;
+  std::printf("SKIP: this program needs %s\n", what);
+  channel.signal("done");
+  std::exit(77);
+}
+
 /// In the importer, waits until the exporter has ended. In the exporter, waits
 /// until the importer has ended.
 void wait_for_peers_end();

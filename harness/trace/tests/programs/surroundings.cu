@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
@@ -198,7 +199,8 @@ CUdeviceptr word_at(void* words, int index) {
 }
 
 // Waits for one word and then writes the other, or the other way round.
-void exchange_words(void* words, int own, int others, bool writes_first) {
+void exchange_words(void* words, int own, int others, bool writes_first,
+                    bool polls = false) {
   cudaStream_t stream;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   const auto write = [&] {
@@ -209,10 +211,13 @@ void exchange_words(void* words, int own, int others, bool writes_first) {
   CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word_at(words, own), 1,
                                        CU_STREAM_WAIT_VALUE_GEQ));
   if (!writes_first) write();
+  while (polls && cudaStreamQuery(stream) == cudaErrorNotReady)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CUDA_CHECK(cudaStreamSynchronize(stream));
   CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
+template <bool kPolls>
 void waits_before_it_writes(Channel& channel, bool wrong) {
   void* words = nullptr;
   CUDA_CHECK(cudaMalloc(&words, kBytes));
@@ -224,17 +229,52 @@ void waits_before_it_writes(Channel& channel, bool wrong) {
     signal(SIGALRM, [](int) { _exit(EXIT_SUCCESS); });
     alarm(5);  // after the end of the importer
   }
-  exchange_words(words, 0, 1, false);
+  exchange_words(words, 0, 1, false, kPolls);
   channel.wait("done");
   CUDA_CHECK(cudaFree(words));
 }
 
+template <bool kPolls>
 void waits_before_it_writes_too(Channel& channel, bool wrong) {
   void* words = borrow(channel);
   channel.signal("opened");
   if (wrong) alarm(2);
-  exchange_words(words, 1, 0, !wrong);
+  exchange_words(words, 1, 0, !wrong, kPolls);
   CUDA_CHECK(cudaIpcCloseMemHandle(words));
+  channel.signal("done");
+}
+
+// A wait for a value that nobody writes.
+
+void writes_one(Channel& channel, bool wrong) {
+  void* word = allocate();
+  channel.send("handle", handle_of(word));
+  channel.wait("opened");
+  CU_CHECK(
+      DRIVER(cuStreamWriteValue32)(CU_STREAM_LEGACY, word_at(word, 0), 1, 0));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  if (wrong) {
+    wait_for_peers_end();
+    CUDA_CHECK(cudaFree(word));
+    std::exit(EXIT_SUCCESS);  // its importer gives up
+  }
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(word));
+}
+
+void waits_for_two(Channel& channel, bool wrong) {
+  void* word = borrow(channel);
+  cudaStream_t stream;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  channel.signal("opened");
+  CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word_at(word, 0), wrong ? 2 : 1,
+                                       CU_STREAM_WAIT_VALUE_EQ));
+  for (int i = 0; cudaStreamQuery(stream) == cudaErrorNotReady; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (wrong && i == 60) _exit(EXIT_FAILURE);
+  }
+  CUDA_CHECK(cudaStreamDestroy(stream));
+  CUDA_CHECK(cudaIpcCloseMemHandle(word));
   channel.signal("done");
 }
 
@@ -358,7 +398,11 @@ const std::vector<Case> kSurroundings = {
     {"descriptor-not-taken", offers_a_descriptor, takes_a_descriptor},
     {"kept-after-owners-end", sends_memory_and_ends, keeps_memory},
     {"waits-for-dead-peer", waits_for_a_word, writes_a_word},
-    {"waits-in-a-cycle", waits_before_it_writes, waits_before_it_writes_too},
+    {"waits-in-a-cycle", waits_before_it_writes<false>,
+     waits_before_it_writes_too<false>},
+    {"waits-in-a-cycle.polled", waits_before_it_writes<true>,
+     waits_before_it_writes_too<true>},
+    {"unsatisfied-wait", writes_one, waits_for_two},
     {"events-without-end", makes_events, is_done},
     {"imports-without-end", sends_one_chunk, imports_for_each_use},
     {"reservations-without-end", reserves_addresses, is_done},

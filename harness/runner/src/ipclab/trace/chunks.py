@@ -6,7 +6,7 @@ from __future__ import annotations
 from ipclab.trace import descriptors
 from ipclab.trace.files import Call
 from ipclab.trace.state import Handler, State
-from ipclab.trace.things import Chunk, Mapping, Memory, Opening, Space
+from ipclab.trace.things import Chunk, Mapping, Memory, Opening, Space, size_text
 
 
 def _create_chunk(state: State, space: Space, call: Call) -> None:
@@ -28,6 +28,10 @@ def _export_chunk(state: State, space: Space, call: Call) -> None:
             f"{call.name} of memory that was not created for handle type "
             f"{a['handleType']} (error {call.result})",
             row="VMM-09",
+            instead="name the handle type when the memory is made, in "
+            "requestedHandleTypes of CUmemAllocationProp; of a pointer, "
+            "CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES says which types it has",
+            other=chunk.memory.made if chunk and chunk.memory else None,
         )
     elif chunk and chunk.memory:
         state.concerns(chunk.memory.made)
@@ -78,7 +82,19 @@ def _retain_chunk(state: State, space: Space, call: Call) -> None:
 def _map_chunk(state: State, space: Space, call: Call) -> None:
     a = call.arguments
     chunk = space.chunks.get(a["handle"])
-    if not call.ok or chunk is None:
+    if chunk is None:
+        return
+    memory = chunk.memory
+    if memory and (a["offset"] or a["size"] != memory.size) and not call.ok:
+        at = f" at offset {a['offset']}" if a["offset"] else ""
+        state.found(
+            "mapped-with-another-size",
+            call,
+            f"{call.name} of {size_text(a['size'])}{at} of {memory.name} is refused "
+            f"(error {call.result})",
+            other=memory.made,
+        )
+    if not call.ok:
         return
     mapping = Mapping(space.process, chunk, a["ptr"], a["size"], call)
     space.mappings.append(mapping)
@@ -93,6 +109,10 @@ def _set_access(state: State, space: Space, call: Call) -> None:
     for item in space.addresses.inside(a["ptr"], a["size"]):
         if isinstance(item, Mapping):
             item.access = call
+            if a["count"] == 1 and (wanted := a["desc"]) and item.rights is not None:
+                item.rights[wanted["device"]] = wanted["flags"]
+            else:
+                item.rights = None
 
 
 def _unmap_chunk(state: State, space: Space, call: Call) -> None:

@@ -83,7 +83,7 @@ def _judge(
     with _progress(out):
         story = replay(files.read(folder, memory))
         counted, covered = findings.split(story.findings, silenced)
-        counted = stacks.located(counted)
+        counted = stacks.located(sorted(counted, key=lambda x: x.rank))
         _draw(folder, story, counted)
     missing = list(story.trace.incomplete)
     if not any(x.recorder for x in story.trace.processes) and not request.allow_empty:
@@ -217,7 +217,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _grouped(found: list[Finding]) -> list[list[Finding]]:
-    """The findings, those of one rule with one advice together, in order of time."""
+    """The findings in their order, those of one rule with one advice together."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for x in found:
         groups.setdefault((x.rule, x.requirement, x.advice), []).append(x)
@@ -233,7 +233,11 @@ def _say_group(out: Console, same: list[Finding], began: int) -> None:
         highlight=False,
         markup=False,
     )
-    for x in same[:SHOWN]:
+    places: dict[tuple[str, ...], list[Finding]] = {}  # one of each place
+    for x in same:
+        places.setdefault(x.places or (x.text,), []).append(x)
+    shown = [x[0] for x in places.values()][:SHOWN]
+    for x in shown:
         at = (x.at - began) / 1e6
         out.print(
             f"  {x.process.name} {x.process.number} after {at:.3f} ms: {x.text}",
@@ -242,6 +246,11 @@ def _say_group(out: Console, same: list[Finding], began: int) -> None:
         )
         for place in x.places:
             out.print(f"    {reader.plain(place)}", markup=False, highlight=False)
-    if len(same) > SHOWN:
-        out.print(f"  … and {len(same) - SHOWN} more", markup=False, highlight=False)
+    if len(same) > len(shown):
+        where = "here" if len(places) == 1 else "at these places and others"
+        out.print(
+            f"  … and {len(same) - len(shown)} more {where}",
+            markup=False,
+            highlight=False,
+        )
     out.print(f"  do: {first.advice}", markup=False, highlight=False, style="dim")

@@ -10,6 +10,12 @@ from ipclab.trace.files import Call, Event
 from ipclab.trace.state import EventHandler, Message, Sent, State
 from ipclab.trace.things import Handle, Memory, Pool, Space
 
+# Which call imports a descriptor of each kind.
+IMPORTED_BY = {
+    "chunk": "import memory of cuMemCreate by cuMemImportFromShareableHandle",
+    "pool": "import a pool by cudaMemPoolImportFromShareableHandle",
+}
+
 
 def _send(state: State, space: Space, event: Event) -> None:
     handles = [
@@ -67,6 +73,8 @@ def _close(state: State, space: Space, event: Event) -> None:
 
 
 def _left_open(state: State, space: Space, event: Event) -> None:
+    if state.failed(event.process):
+        return
     for left in event.facts["open"]:
         handle = state.handle_behind(space, left)
         if handle is not None:
@@ -99,6 +107,7 @@ def refused_import(
             call,
             f"{call.name} of a descriptor of {what} (error {call.result})",
             row="VMM-12" if handle is not None else row,
+            instead=IMPORTED_BY[handle.kind] if handle is not None else "",
         )
 
 

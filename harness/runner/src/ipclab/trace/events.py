@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from ipclab.trace.files import Call, when
+from ipclab.trace.files import Call, Process, when
 from ipclab.trace.state import LEGACY, Handler, State
 from ipclab.trace.things import EventOpening, Handle, SharedEvent, Space
 
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+INVALID_HANDLE = 400
 
 
 def _create_event(state: State, space: Space, call: Call) -> None:
@@ -98,15 +99,65 @@ def _destroy_event(state: State, space: Space, call: Call) -> None:
                 )
 
 
+def _elapsed(state: State, space: Space, call: Call) -> None:
+    if call.result != INVALID_HANDLE:
+        return
+    for name in ("hStart", "hEnd"):
+        event = space.events.get(call.arguments[name])
+        if isinstance(event, EventOpening):
+            what, made = "an event that was opened from a handle", event.opened
+        elif event is not None and event.flags & INTERPROCESS:
+            what, made = "an event with cudaEventInterprocess", event.made
+        else:
+            continue
+        state.found(
+            "event-without-time",
+            call,
+            f"{call.name} of {what}, which has no time (error {call.result})",
+            other=made,
+        )
+        return
+
+
 def _record_event(state: State, space: Space, call: Call) -> None:
     event = _event(state, space, call)
     if not call.ok or event is None:
         return
+    first = event.recorded is None
     event.recorded = call
     stream = call.arguments["hStream"]
     streams = space.pending if stream in LEGACY else {stream: ()}
     event.covers = [work for x in streams for work in space.pending.get(x, {}).values()]
     event.told = state.knowledge(space, call)
+    for waiter, wait in event.early.items() if first else ():
+        _waited_early(state, event, waiter, wait)
+
+
+def _waited_early(
+    state: State, event: SharedEvent, waiter: Process, wait: Call
+) -> None:
+    """Add a finding if a process waited for this event before its first record, and
+    has already read what the record now covers.
+    """
+    stream = wait.arguments.get("hStream")  # None: the wait of a thread
+    for work in event.covers:
+        memory = work.memory
+        reads = any(
+            process is waiter
+            and stream in (None, at)
+            and wait.ended <= read.call.began < work.call.ended
+            for (process, at), read in memory.reads.items()
+        )
+        if reads and work in memory.writes.values() and work.process is not waiter:
+            state.found(
+                "waits-before-record",
+                wait,
+                f"{wait.name} of an event that {event.owner.name} had not recorded "
+                f"orders nothing: {waiter.name} has read {memory.name} before "
+                f"{work.call.name} of {work.process.name}",
+                other=event.recorded,
+                once=(event, waiter),
+            )
 
 
 def _event(state: State, space: Space, call: Call) -> SharedEvent | None:
@@ -127,6 +178,8 @@ def _wait_event(state: State, space: Space, call: Call) -> None:
     event = _event(state, space, call)
     if not call.ok or event is None:
         return
+    if event.recorded is None and event.owner is not space.process:
+        event.early[space.process] = call
     host = call.name != "cuStreamWaitEvent"
     for work in event.covers:
         work.ordered_for.add(space.process)
@@ -148,6 +201,7 @@ HANDLERS: dict[str, Handler] = {
     "cuEventDestroy": _destroy_event,
     "cuIpcGetEventHandle": _export_event,
     "cuIpcOpenEventHandle": _open_event,
+    "cuEventElapsedTime": _elapsed,
     "cuEventRecord": _record_event,
     "cuEventRecordWithFlags": _record_event,
     "cuStreamWaitEvent": _wait_event,

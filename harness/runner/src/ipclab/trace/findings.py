@@ -40,6 +40,12 @@ RULES: dict[str, tuple[str, str]] = {
         "LMEM-23",
         "also send the offset: a handle opens at the base of the allocation",
     ),
+    "no-path-to-owner": (
+        "LMEM-31",
+        "ask cudaDeviceCanAccessPeer first; open the handle on the owner's device; "
+        "`ipclab doctor --peers` shows which pairs work. Without a path, copy through "
+        "memory of the host",
+    ),
     "shared-with-neighbours": (
         "SUBA-03",
         "make the size of what you share a multiple of 2 MiB",
@@ -68,6 +74,15 @@ RULES: dict[str, tuple[str, str]] = {
         "LEVT-03",
         "create it with cudaEventInterprocess | cudaEventDisableTiming",
     ),
+    "event-without-time": (
+        "LEVT-16",
+        "measure time with a second event of your own, without cudaEventInterprocess",
+    ),
+    "waits-before-record": (
+        "LEVT-11",
+        "record the event before the message that lets the other process wait: one "
+        "that was never recorded stands for no work",
+    ),
     "event-destroyed-while-open": (
         "LEVT-21",
         "destroy the event after every importer has destroyed its own event",
@@ -76,6 +91,11 @@ RULES: dict[str, tuple[str, str]] = {
     "never-released": ("VMM-15", "release each import: cuMemRelease"),
     "never-unmapped": ("VMM-30", "unmap what was imported: cuMemUnmap"),
     "used-without-access": ("VMM-17", "call cuMemSetAccess after cuMemMap"),
+    "mapped-with-another-size": (
+        "VMM-23",
+        "map the whole allocation at offset 0: send its size, which is a multiple of "
+        "the granularity, together with the descriptor",
+    ),
     "bad-descriptor": (
         "VMM-11",
         "import the descriptor that came through the socket, not its number",
@@ -163,6 +183,12 @@ RULES: dict[str, tuple[str, str]] = {
         "let one of the processes write its word, or record its event, before it "
         "queues its wait; a write in the same stream after the wait cannot end it",
     ),
+    "unsatisfied-wait": (
+        "FLAG-01",
+        "compare the value and the condition of the wait (GEQ, EQ, AND, NOR) with what "
+        "the other process writes, and the address of the word in both processes; a "
+        "word for EQ may have been passed over: use GEQ with a growing number",
+    ),
     "imports-without-end": (
         "LIFE-01",
         "keep one import for each handle, by the bytes of the handle or the identity "
@@ -197,6 +223,21 @@ RULES: dict[str, tuple[str, str]] = {
         "down: release in main, and ignore cudaErrorCudartUnloading (4) there",
     ),
 }
+
+# Less urgent than other findings: an order that may be missing, and what is left over
+# at the end; the others are refused, crash, hang or give wrong data.
+LEFT_OVER = frozenset(
+    (
+        "never-closed",
+        "closed-too-seldom",
+        "event-never-destroyed",
+        "never-released",
+        "never-unmapped",
+        "descriptor-left-open",
+        "pool-pointer-never-freed",
+    )
+)
+POSSIBLE = frozenset(("possible-race", "shared-with-neighbours"))
 
 # What to use instead, for each kind of memory that has no legacy handle.
 INSTEAD = {
@@ -237,6 +278,11 @@ class Finding:
     def requirement(self) -> str:
         """The row of the catalogue that the rule follows from."""
         return self.row or RULES[self.rule][0]
+
+    @property
+    def rank(self) -> int:
+        """0 for the most urgent findings, 2 for what is left over at the end."""
+        return 2 if self.rule in LEFT_OVER else int(self.rule in POSSIBLE)
 
     @property
     def advice(self) -> str:

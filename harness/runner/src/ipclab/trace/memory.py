@@ -8,10 +8,19 @@ from ipclab.trace import uses
 from ipclab.trace.files import Call, Entry, when
 from ipclab.trace.findings import INSTEAD, LEFT_BEHIND
 from ipclab.trace.state import Handler, State
-from ipclab.trace.things import Handle, Memory, Opening, Space, kind_of, range_text
+from ipclab.trace.things import (
+    Handle,
+    Memory,
+    Opening,
+    Pinned,
+    Space,
+    kind_of,
+    range_text,
+)
 
 BLOCK = 2 << 20  # the blocks that cudaMalloc takes small allocations from
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+NO_PATH = (205, 217)  # map failed, peer access unsupported
 
 
 def _alloc(state: State, space: Space, call: Call) -> None:
@@ -43,6 +52,17 @@ def _free(state: State, space: Space, call: Call) -> None:
             other=item.opens[0],
         )
         return
+    gone = space.gone.at(call.arguments["dptr"])
+    if not call.ok and isinstance(gone, Opening):
+        state.found(
+            "closed-too-often",
+            call,
+            f"{call.name} of {gone.name}, which this process has already given back "
+            f"(error {call.result})",
+            row="POOL-15" if gone.kind == "pointer" else "",
+            instead="free an imported pointer once" if gone.kind == "pointer" else "",
+            other=gone.closes[-1],
+        )
     if not call.ok or item is None:
         return
     if call.name == "cuMemFree":
@@ -102,7 +122,8 @@ def _export_memory(state: State, space: Space, call: Call) -> None:
     item = space.addresses.holding(address)
     state.concerns(call)
     if not call.ok:
-        what = range_text(item)
+        pinned = item is None and space.pinned.holding(address)
+        what = "page-locked memory of the host" if pinned else range_text(item)
         state.found(
             "not-exportable",
             call,
@@ -117,12 +138,7 @@ def _export_memory(state: State, space: Space, call: Call) -> None:
                         call.arguments["pHandle"]))  # fmt: skip
     state.concerns(item.made)
     if address != item.address:
-        state.found(
-            "interior-pointer",
-            call,
-            f"the handle of {item.name} + {address - item.address} opens at the "
-            "base: the offset is lost",
-        )
+        item.inside.append((call, address - item.address))
     if item.size % BLOCK:
         state.found(
             "shared-with-neighbours",
@@ -212,6 +228,49 @@ def _refused_open(
             f"(error {call.result})",
             other=elsewhere[0].opens[0],
         )
+    elif call.result in NO_PATH:
+        _no_path(state, space, call, memory)
+
+
+def _no_path(state: State, space: Space, call: Call, memory: Memory) -> None:
+    """Add a finding if memory of another device could not be opened."""
+    here = space.device(call)
+    there = state.spaces[memory.owner].device(memory.made)
+    one_numbering = space.process.visible == memory.owner.visible
+    if here is None or there is None or (one_numbering and here == there):
+        return
+    state.found(
+        "no-path-to-owner",
+        call,
+        f"{memory.name} is on device {there} of {memory.owner.name}, and device "
+        f"{here} of {space.process.name} cannot map it (error {call.result})",
+        other=memory.made,
+    )
+
+
+def tell_inside(state: State, memory: Memory) -> None:
+    """Add a finding for each export of a pointer into the middle, unless an importer
+    has used the memory so far from its base: then it knows the offset.
+    """
+    for call, offset in memory.inside:
+        if memory.reached < offset:
+            state.found(
+                "interior-pointer",
+                call,
+                f"the handle of {memory.name} + {offset} opens at the base: the offset "
+                "is lost",
+            )
+
+
+def _pin(state: State, space: Space, call: Call) -> None:
+    a = call.arguments
+    if call.ok and (address := a["pp"] if "pp" in a else a["p"]):
+        space.pinned.add(Pinned(address, a["bytesize"]))
+
+
+def _unpin(state: State, space: Space, call: Call) -> None:
+    if call.ok:
+        space.pinned.remove(call.arguments["p"])
 
 
 def _close_memory(state: State, space: Space, call: Call) -> None:
@@ -223,7 +282,7 @@ def _close_memory(state: State, space: Space, call: Call) -> None:
             closed(state, space, item, call)
         return
     gone = space.gone.at(address)
-    if isinstance(gone, Opening) and (others := gone.taken_from(call)):
+    if isinstance(gone, Opening) and (others := gone.taken_from(call.thread)):
         state.found(
             "closed-by-another-owner",
             call,
@@ -301,6 +360,8 @@ HANDLERS: dict[str, Handler] = {
     "cuMemAllocManaged": _alloc_managed,
     "cuMemFree": _free,
     "cuMemFreeAsync": _free,
+    **dict.fromkeys(("cuMemAllocHost", "cuMemHostAlloc", "cuMemHostRegister"), _pin),
+    **dict.fromkeys(("cuMemFreeHost", "cuMemHostUnregister"), _unpin),
     "cuIpcGetMemHandle": _export_memory,
     "cuIpcOpenMemHandle": _open_memory,
     "cuIpcCloseMemHandle": _close_memory,

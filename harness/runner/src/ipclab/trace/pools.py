@@ -13,7 +13,9 @@ def _create_pool(state: State, space: Space, call: Call) -> None:
     if call.ok:
         a = call.arguments
         handles = (a["poolProps"] or {}).get("handles", 0)
-        space.pools[a["pool"]] = Pool(space.process, a["pool"], handles, call)
+        pool = Pool(space.process, a["pool"], handles, call)
+        pool.device = (a["poolProps"] or {}).get("device")
+        space.pools[a["pool"]] = pool
 
 
 def _default_pool(state: State, space: Space, call: Call) -> None:
@@ -63,9 +65,19 @@ def _import_pool(state: State, space: Space, call: Call) -> None:
         return
     original = handle.of if handle and isinstance(handle.of, Pool) else None
     pointer = call.arguments["pool_out"]
-    space.pools[pointer] = Pool(
-        space.process, pointer, 0, call, original, imported=True
-    )
+    pool = Pool(space.process, pointer, 0, call, original, imported=True)
+    if original and original.process.visible == space.process.visible:
+        pool.device = original.device  # the numbers of both processes agree
+    space.pools[pointer] = pool
+
+
+def _set_access(state: State, space: Space, call: Call) -> None:
+    a = call.arguments
+    pool, wanted = space.pools.get(a["pool"]), a["map"]
+    if call.ok and pool is not None and wanted and a["count"] == 1:
+        pool.rights[wanted["device"]] = wanted["flags"]
+    elif call.ok and pool is not None:
+        pool.device = None  # not all of its rights are in the trace
 
 
 def _destroy_pool(state: State, space: Space, call: Call) -> None:
@@ -90,6 +102,8 @@ def _export_pointer(state: State, space: Space, call: Call) -> None:
             call,
             f"{call.name} of {range_text(item)} (error {call.result})",
             row="POOL-09",
+            instead="export the pointer that the allocation from the exported pool "
+            "returned, before it is freed",
         )
 
 
@@ -127,6 +141,7 @@ HANDLERS: dict[str, Handler] = {
     "cuMemAllocFromPoolAsync": _alloc_pool,
     "cuMemPoolCreate": _create_pool,
     "cuMemPoolDestroy": _destroy_pool,
+    "cuMemPoolSetAccess": _set_access,
     "cuDeviceGetDefaultMemPool": _default_pool,
     "cuMemPoolExportToShareableHandle": _export_pool,
     "cuMemPoolImportFromShareableHandle": _import_pool,

@@ -46,7 +46,7 @@ def end(state: State, process: Process, at: int) -> None:
     """A process has ended. Add findings for what it leaves to others."""
     space = state.spaces[process]
     # After a fault of the GPU the context refuses every release.
-    if not process.died and not space.faulted:
+    if not process.died and not space.faulted and not state.failed(process):
         _not_released(state, space)
     for memory in state.story.memories:
         if memory.owner is not process or memory.kind == "chunk" or memory.freed:

@@ -38,11 +38,16 @@ class Frame:
     line: str = ""  # FILE:LINE
 
     @property
+    def name(self) -> str:
+        """The function without types: two() of int two<f(bool)::{lambda()#1}>(int);
+        of a function of CUDA, the bare name.
+        """
+        return _plain(self.function)
+
+    @property
     def text(self) -> str:
         """exporter.cu:61 in lend(), or libtorch.so!function+0x12."""
-        function = self.function.replace("(anonymous namespace)::", "")
-        if "(" in function and not function.endswith("operator()"):
-            function = f"{function.partition('(')[0]}()"  # without the types
+        function = self.name
         if self.line:
             return f"{self.line} in {function}" if function else self.line
         after = "" if self.after is None else f"+{self.after:#x}"
@@ -51,7 +56,24 @@ class Frame:
     @property
     def is_api(self) -> bool:
         """Whether it belongs to CUDA, and not to the program."""
-        return bool(CUDA.match(self.module) or API.fullmatch(self.function))
+        return bool(CUDA.match(self.module) or API.fullmatch(self.name))
+
+
+def _plain(function: str) -> str:  # see Frame.name
+    function = function.replace("(anonymous namespace)::", "")
+    if "operator" in function:
+        head, _, _ = function.partition("(")
+        return function if head.endswith("operator") else f"{head}()"
+    depth, name = 0, ""
+    for letter in function:
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and not depth:
+            return name if API.fullmatch(name) else f"{name}()"
+        if letter == " " and not depth:
+            name = ""  # before it was the type of the result
+        elif letter != ">" and not depth:
+            name += letter
+    return name
 
 
 def located(found: Iterable[Finding]) -> list[Finding]:
@@ -102,7 +124,7 @@ def _text(entry: Entry | None, known: dict[tuple[str, int], list[Frame]]) -> str
     own = 0
     while own < len(frames) and frames[own].is_api:
         own += 1
-    called = [x.function for x in frames[:own] if API.fullmatch(x.function)]
+    called = [x.name for x in frames[:own] if API.fullmatch(x.name)]
     rest = []
     for frame in frames[own:]:
         if frame.function.startswith(AROUND_MAIN) or frame.module == LIBC:

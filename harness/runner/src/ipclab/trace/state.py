@@ -21,6 +21,7 @@ from ipclab.trace.things import (
 )
 
 NOT_READY = 600
+FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 LEGACY = (0, 1)  # the default stream, as null and as CU_STREAM_LEGACY
 
 
@@ -105,6 +106,12 @@ class State:
         if other is not None:
             self.story.concerns.add(id(other))
         self.story.findings.append(finding)
+
+    def failed(self, process: Process) -> bool:
+        """Whether a process gave up after a mistake, its own or another one's: then
+        what it had not released follows from that.
+        """
+        return bool(process.exit_code) and any(not x.rank for x in self.story.findings)
 
     def concerns(self, *entries: Entry | None) -> None:
         """Mark entries that concern IPC: the sequence shows no other entries."""

@@ -17,19 +17,20 @@ from ipclab.trace import (
     pools,
     processes,
     uses,
+    waiting,
 )
 from ipclab.trace.files import Call, Entry, Event, Process, Trace, when
-from ipclab.trace.state import NOT_READY, EventHandler, Handler, State, Story
-from ipclab.trace.surroundings import Surroundings
+from ipclab.trace.state import FAULTS, NOT_READY, EventHandler, Handler, State, Story
+from ipclab.trace.surroundings import BY_FAULT, Surroundings
 from ipclab.trace.things import Space
 from ipclab.trace.waiting import Waits, cycle
 
 __all__ = ["FAULTS", "NOT_READY", "Replay", "Story", "replay"]
 
 LONG = 1_000_000_000  # nanoseconds; a shorter wait may be about to return
+CONDITIONS = (">=", "==", "&", "~|")  # of cuStreamWaitValue
 UNLOADING = 4  # the process ends
 CANNOT = (800, 801)  # not permitted, not supported
-FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 HANDLERS: dict[str, Handler] = {
     **memory.HANDLERS,
@@ -103,6 +104,8 @@ class Replay:
     def end(self, process: Process, at: int) -> None:
         """A process has ended."""
         self._cycle(process, at)
+        for poll in self.waits.polls(process):
+            self._waited(poll)
         processes.end(self.state, process, at)
 
     def entry(self, entry: Entry) -> None:
@@ -120,7 +123,7 @@ class Replay:
         if entry.process.forked and space.calls == 1:
             processes.first_after_fork(state, entry, entry.name)
         known = len(state.story.findings)
-        explained = self._around.call(entry, space.addresses)
+        explained = self._around.call(entry, space)
         handler = HANDLERS.get(entry.name)
         if handler and not explained:
             handler(state, space, entry)
@@ -130,7 +133,9 @@ class Replay:
 
     def still_waits(self, call: Event) -> None:
         """A call has not returned so far."""
-        if call not in self._explained:
+        if call.process.signal in BY_FAULT:
+            uses.crashed(self.state, call)
+        elif call not in self._explained:
             self._around.waits(call, self.state.story.openings)
 
     def _cycle(self, process: Process, at: int) -> None:
@@ -146,9 +151,30 @@ class Replay:
             "waits-in-a-cycle",
             calls[process],
             f"{' waits for '.join(x.name for x in [*ring, ring[0]])}: "
-            f"{calls[process].facts['call']} never returned",
+            f"{waiting.told(calls[process])}",
             other=calls[ring[(ring.index(process) + 1) % len(ring)]],
         )
+
+    def _waited(self, call: Event) -> None:
+        """A process has waited for something to its end."""
+        known = len(self.state.story.findings)
+        self.still_waits(call)
+        if (
+            call.process.ended - call.at > LONG
+            and call not in self._explained
+            and known == len(self.state.story.findings)
+            and (found := self.waits.unsatisfied(call))
+        ):
+            wait, why = found
+            value = wait.arguments["value"]
+            kind = CONDITIONS[wait.arguments["flags"] & 3]
+            self.state.found(
+                "unsatisfied-wait",
+                call,
+                f"{waiting.told(call)}: its stream waits for a word {kind} {value}; "
+                f"{why}",
+                other=wait,
+            )
 
     def _unexplained(self, space: Space, call: Call) -> None:
         """A call about IPC was refused, and no rule says why."""
@@ -169,9 +195,9 @@ class Replay:
         state, story = self.state, self.state.story
         self._around.end()
         for call in files.unfinished(state.trace):
-            self.still_waits(call)
-        story.findings.sort(key=lambda finding: finding.at)
+            self._waited(call)
         for block in story.memories:
+            memory.tell_inside(state, block)
             if block.shared:
                 state.concerns(block.made, block.freed)
                 uses.tell_uses(state, block)
@@ -179,4 +205,5 @@ class Replay:
             of = mapping.chunk.memory
             if mapping.chunk.opening is not None or (of and of.shared):
                 state.concerns(mapping.made, mapping.access, mapping.unmapped)
+        story.findings.sort(key=lambda finding: finding.at)
         return story

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ipclab.trace.files import Call, Entry, Event, Process, Trace
-from ipclab.trace.things import Addresses, Mapping, Opening, size_text
+from ipclab.trace.things import (
+    Addresses,
+    Mapping,
+    Opening,
+    Range,
+    Space,
+    memory_of,
+    size_text,
+)
+from ipclab.trace.waiting import told
 
 INVALID_DEVICE = 101
 INVALID_CONTEXT = 201
@@ -27,6 +36,7 @@ SOME_EVENTS = 500  # with so many, a refusal is no accident
 LAST_LAUNCHES = 16
 BY_FAULT = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
+READ, READ_AND_WRITE = 1, 3  # CUmemAccess_flags
 Found = Callable[..., None]  # _Replay.found
 
 
@@ -43,6 +53,26 @@ class _State:
     left: bool = False  # main has returned
 
 
+def _rights(
+    space: Space, item: Range | None
+) -> tuple[str, dict[int, int] | None, str, str]:
+    """The name of memory, the rights of each device (None: not known, or not needed),
+    the row about it, and the call that sets the rights.
+    """
+    if isinstance(item, Mapping):
+        made = item.chunk.memory
+        return made.name if made else "memory", item.rights, "VMM-17", "cuMemSetAccess"
+    memory = memory_of(item)
+    pool = memory.pool if memory else None
+    if isinstance(item, Opening) and pool:
+        imports = [x for x in space.pools.values() if x.original is pool]
+        pool = imports[0] if imports else None
+    if memory is None or pool is None or pool.device is None:
+        return "", None, "", ""
+    rights = {pool.device: READ_AND_WRITE, **pool.rights}
+    return memory.name, rights, "SOMA-13", "cudaMemPoolSetAccess"
+
+
 class Surroundings:
     """Sees each entry of a trace in the order of time, and reports findings."""
 
@@ -51,8 +81,8 @@ class Surroundings:
         self._found = found
         self._states: defaultdict[Process, _State] = defaultdict(_State)
 
-    def call(self, call: Call, addresses: Addresses) -> bool:
-        """A call, before its effect; `addresses` are those of its process. True if this
+    def call(self, call: Call, space: Space) -> bool:
+        """A call, before its effect; `space` is that of its process. True if this
         explains why the call was refused.
         """
         state = self._states[call.process]
@@ -81,8 +111,8 @@ class Surroundings:
             self._numa(call)
         elif call.name == "cuDeviceGet" and call.result == INVALID_DEVICE:
             self._ordinal(call, call.arguments["ordinal"], call.process.visible)
-        if call.result == ILLEGAL_ADDRESS:
-            self._fault(state, call, addresses)
+        if call.result == ILLEGAL_ADDRESS and not self._no_access(state, call, space):
+            self._fault(state, call, space.addresses)
         return False
 
     def event(self, event: Event) -> None:
@@ -199,7 +229,34 @@ class Surroundings:
             once=(entry.process, ordinal),
         )
 
-    def _fault(self, state: _State, call: Call, addresses: Addresses) -> None:
+    def _no_access(self, state: _State, call: Call, space: Space) -> bool:
+        """Add a finding if a kernel that has faulted used memory that its device may
+        not use, or may only read. Whether this is surely the cause.
+        """
+        for launch in reversed(state.launches):
+            device = space.device(launch)
+            if device is None:
+                continue
+            for address in launch.arguments["pointers"]:
+                item = space.addresses.holding(address)
+                name, rights, row, setter = _rights(space, item)
+                if rights is None or rights.get(device, 0) == READ_AND_WRITE:
+                    continue
+                reads = rights.get(device) == READ
+                self._found(
+                    "used-without-access",
+                    call,
+                    f"error {call.result} after a kernel on device {device} that used "
+                    f"{name}: this device may {'only read' if reads else 'not use'} it",
+                    row=row,
+                    instead=f"give device {device} access to read and write: {setter}",
+                    other=launch,
+                    once=(call.process,),
+                )
+                return not reads
+        return False
+
+    def _fault(self, state: _State, call: Call, addresses: Addresses[Range]) -> None:
         """A kernel has faulted. Perhaps it used what is reserved beside an import."""
         for launch in reversed(state.launches):
             for address in launch.arguments["pointers"]:
@@ -247,7 +304,7 @@ class Surroundings:
             self._found(
                 "waits-for-dead-peer",
                 wait,
-                f"{wait.facts['call']} never returned; {peer.name}, which shares "
+                f"{told(wait)}; {peer.name}, which shares "
                 f"{opening.name}, had ended ({peer.how})",
                 once=(wait.process, peer),
             )

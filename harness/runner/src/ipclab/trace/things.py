@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ipclab.trace.files import Call, Entry, Process
 
@@ -26,6 +26,9 @@ class Memory:
     freed: Entry | None = None
     exports: list[Handle] = field(default_factory=list)
     openings: list[Opening] = field(default_factory=list)
+    # Exports of a pointer into the middle, and how far from the base importers used it.
+    inside: list[tuple[Call, int]] = field(default_factory=list)
+    reached: int = 0
     writes: dict[tuple[Process, int], Work] = field(default_factory=dict)
     reads: dict[tuple[Process, int], Work] = field(default_factory=dict)
     uses: list[Call] = field(
@@ -94,20 +97,19 @@ class Opening:
         """The name for people."""
         return self.memory.name if self.memory else f"memory at {self.address:#x}"
 
-    def taken_from(self, call: Call) -> str:
-        """Who has closed what the thread of a call had opened, in words; "" if this
-        thread has closed as often as it has opened. All threads of a process have the
-        same pointer and one count.
+    def taken_from(self, thread: int) -> str:
+        """Who has closed what a thread had opened, in words; "" if this thread has
+        closed as often as it has opened. All threads of a process have the same
+        pointer and one count.
         """
         opens = Counter(x.thread for x in self.opens)
         closes = Counter(x.thread for x in self.closes if isinstance(x, Call))
-        mine = call.thread
         greedy = [x for x in closes if closes[x] > opens[x]]
-        if opens[mine] <= closes[mine] or not greedy:
+        if opens[thread] <= closes[thread] or not greedy:
             return ""
         return ", ".join(
             f"thread {x} opened it {times(opens[x])} and closed it {times(closes[x])}"
-            for x in (mine, greedy[0])
+            for x in (thread, greedy[0])
         )
 
 
@@ -121,6 +123,8 @@ class Mapping:
     size: int
     made: Call
     access: Call | None = None  # cuMemSetAccess
+    # Flags by device; None: not all of them are in the trace.
+    rights: dict[int, int] | None = field(default_factory=dict)
     unmapped: Entry | None = None
 
 
@@ -147,6 +151,8 @@ class SharedEvent:
     openings: list[EventOpening] = field(default_factory=list)
     recorded: Call | None = None  # the last record
     covers: list[Work] = field(default_factory=list)  # work before the last record
+    # The last wait of each other process before the first record.
+    early: dict[Process, Call] = field(default_factory=dict)
     told: dict[Process, int] = field(default_factory=dict)  # known at the last record
 
 
@@ -174,6 +180,8 @@ class Pool:
     imported: bool = False
     default: bool = False
     destroyed: Entry | None = None
+    device: int | None = None
+    rights: dict[int, int] = field(default_factory=dict)  # flags by device, if known
 
 
 @dataclass(eq=False)
@@ -188,27 +196,36 @@ class Work:
     done: dict[Process, int] = field(default_factory=dict)  # who saw it done, and when
 
 
+@dataclass(frozen=True)
+class Pinned:
+    """Page-locked memory of the host."""
+
+    address: int
+    size: int
+
+
 Range = Memory | Opening | Mapping
+Item = TypeVar("Item", Range, Pinned)
 
 
-class Addresses:
+class Addresses(Generic[Item]):
     """The ranges of addresses of one process. Ranges do not overlap."""
 
     def __init__(self) -> None:
         self._bases: list[int] = []
-        self._ranges: dict[int, Range] = {}
+        self._ranges: dict[int, Item] = {}
 
-    def add(self, item: Range) -> None:
+    def add(self, item: Item) -> None:
         """Add a range, or replace the range that has the same base."""
         if item.address not in self._ranges:
             bisect.insort(self._bases, item.address)
         self._ranges[item.address] = item
 
-    def at(self, base: int) -> Range | None:
+    def at(self, base: int) -> Item | None:
         """The range that begins at `base`; None if there is none."""
         return self._ranges.get(base)
 
-    def holding(self, address: int) -> Range | None:
+    def holding(self, address: int) -> Item | None:
         """The range that contains an address; None if there is none."""
         index = bisect.bisect_right(self._bases, address) - 1
         if index < 0:
@@ -221,7 +238,7 @@ class Addresses:
         if self._ranges.pop(base, None) is not None:
             del self._bases[bisect.bisect_left(self._bases, base)]
 
-    def inside(self, base: int, size: int) -> list[Range]:
+    def inside(self, base: int, size: int) -> list[Item]:
         """All ranges that begin inside the given range."""
         low = bisect.bisect_left(self._bases, base)
         high = bisect.bisect_left(self._bases, base + size)
@@ -236,8 +253,9 @@ class Space:
     # For each other process: the time up to which this process knows its actions, by
     # messages and events.
     knows: dict[Process, int] = field(default_factory=dict)
-    addresses: Addresses = field(default_factory=Addresses)
-    gone: Addresses = field(default_factory=Addresses)  # imports that were closed
+    addresses: Addresses[Range] = field(default_factory=Addresses)
+    gone: Addresses[Range] = field(default_factory=Addresses)  # closed imports
+    pinned: Addresses[Pinned] = field(default_factory=Addresses)
     chunks: dict[int, Chunk] = field(default_factory=dict)
     events: dict[int, SharedEvent | EventOpening] = field(default_factory=dict)
     pools: dict[int, Pool] = field(default_factory=dict)

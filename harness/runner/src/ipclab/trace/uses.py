@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ipclab.trace.files import Call, Process, when
-from ipclab.trace.state import LEGACY, NOT_READY, Handler, State
+from ipclab.trace.files import Call, Event, Process, when
+from ipclab.trace.state import FAULTS, LEGACY, NOT_READY, Handler, State
 from ipclab.trace.things import Mapping, Memory, Opening, Range, Space, Work, memory_of
 
 MOST_USES = 500  # of a memory, this many first and last uses of a process are kept
@@ -45,6 +45,8 @@ def _copy(state: State, space: Space, call: Call) -> None:
     if call.ok and "Async" not in call.name and to_host:
         synchronised(state, space, call)  # the copy has waited for the stream
     _access(state, space, call, to, stream, "w")
+    if call.ok and "Async" not in call.name and space.pinned.holding(source):
+        synchronised(state, space, call, None if stream in LEGACY else stream)
 
 
 def _fill(state: State, space: Space, call: Call) -> None:
@@ -70,8 +72,11 @@ def _access(
 ) -> None:
     item = space.addresses.holding(address)
     if item is None:
-        _strange(state, space, call, address)
+        sure = "Launch" in call.name or not (call.ok or call.result in FAULTS)
+        _strange(state, call, call.thread, address, sure)
         return
+    if isinstance(item, Opening) and address != item.address and item.memory:
+        item.memory.reached = max(item.memory.reached, address - item.address)
     if isinstance(item, Mapping) and not item.access:
         state.found(
             "used-without-access",
@@ -167,11 +172,13 @@ def _ordered(
             or _work_together(work.call, call)
         ):
             continue
+        returns_early = "Mem" in work.call.name and "Async" not in work.call.name
         state.found(
             "possible-race",
             call,
             f"{call.name} {how} {memory.name}; nothing orders it after "
-            f"{work.call.name} of {work.process.name}",
+            f"{work.call.name} of {work.process.name}"
+            + (", which may return before it is done" if returns_early else ""),
             other=work.call,
             once=(memory, work.process, space.process),
         )
@@ -182,16 +189,27 @@ def _has_seen_the_end(state: State, space: Space, other: Process, now: Call) -> 
     return other.ended < now.began and state.knows(space, other, other.ended)
 
 
-def _strange(state: State, space: Space, call: Call, address: int) -> None:
+def crashed(state: State, call: Event) -> None:
+    """A process has died in a copy. Perhaps it had nothing at one of the addresses."""
+    for name, value in call.facts["arguments"].items():
+        if name.startswith(("dst", "src")) and isinstance(value, int):
+            _strange(state, call, call.facts["thread"], value, True)
+
+
+def _strange(
+    state: State, call: Call | Event, thread: int, address: int, sure: bool
+) -> None:
     """Add a finding if something is wrong with an address at which this process has
-    nothing.
+    nothing. `sure`: it cannot be an address of the host's memory.
     """
+    space = state.spaces[call.process]
+    name = call.name if isinstance(call, Call) else call.facts["call"]
     gone = space.gone.holding(address)
-    if isinstance(gone, Opening) and (others := gone.taken_from(call)):
+    if isinstance(gone, Opening) and (others := gone.taken_from(thread)):
         state.found(
             "closed-by-another-owner",
             call,
-            f"{call.name} uses {gone.name}, which is no longer open: {others}",
+            f"{name} uses {gone.name}, which is no longer open: {others}",
             other=gone.closes[-1],
             once=(gone,),
         )
@@ -200,12 +218,12 @@ def _strange(state: State, space: Space, call: Call, address: int) -> None:
         state.found(
             "use-after-close",
             call,
-            f"{call.name} uses {gone.name}, which was closed",
+            f"{name} uses {gone.name}, which was closed",
             other=gone.closes[-1],
             once=(gone,),
         )
         return
-    for memory in state.story.memories if "Launch" in call.name else ():
+    for memory in state.story.memories if sure else ():
         if (
             memory.exports
             and memory.owner is not space.process
@@ -214,7 +232,7 @@ def _strange(state: State, space: Space, call: Call, address: int) -> None:
             state.found(
                 "pointer-of-another-process",
                 call,
-                f"{call.name} uses {address:#x}, an address of {memory.name} in "
+                f"{name} uses {address:#x}, an address of {memory.name} in "
                 f"{memory.owner.name}",
                 row="LMEM-41",
                 other=memory.made,

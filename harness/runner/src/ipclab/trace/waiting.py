@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ipclab.trace import names
 from ipclab.trace.files import Call, Entry, Event, Process
-from ipclab.trace.state import LEGACY, State
+from ipclab.trace.state import LEGACY, NOT_READY, State
 from ipclab.trace.things import EventOpening, Memory, SharedEvent, memory_of
 
 
@@ -67,6 +67,8 @@ class Waits:
         self._returned: dict[tuple[Process, int], int] = {}
         # Of each process, by stream: the newest work of each kind with each object.
         self._queued: dict[Process, dict[int, dict[tuple[int, bool], Queued]]] = {}
+        # Of each word in memory: the last value that a stream has written.
+        self._written: dict[tuple[int, int], Call] = {}
 
     def entry(self, entry: Entry) -> None:
         """An entry, after its replay."""
@@ -77,16 +79,38 @@ class Waits:
                     self._threads[place] = entry
             return
         place = entry.process, entry.thread
-        self._threads.pop(place, None)
+        before = self._threads.pop(place, None)
         self._returned[place] = entry.ended
         if entry.ok:
             self._note(entry)
+        elif entry.result == NOT_READY:
+            self._poll(entry, before)
 
     def calls(self, now: int) -> list[Event]:
         """The calls that have not returned, of processes that have not ended before
         `now`, the moment of the replay.
         """
         return [x for x in self._threads.values() if x.process.ended > now]
+
+    def polls(self, process: Process) -> list[Event]:
+        """The queries of a process that say that it has to wait for another one."""
+        every = self._threads.values()
+        return [x for x in every if x.process is process and "polls" in x.facts]
+
+    def unsatisfied(self, wait: Event) -> tuple[Call, str] | None:
+        """The wait for a word that keeps a call from returning, and why, in words."""
+        for work in self._behind(wait):
+            call, a = work.call, work.call.arguments
+            if not call.name.startswith("cuStreamWaitValue"):
+                continue
+            write = self._written.get(self._word(call))
+            if write is None:
+                return call, "no stream has written it"
+            value = write.arguments["value"]
+            bits = int(call.name[-2:])
+            if not _satisfies(value, a["value"], a["flags"], bits):
+                return call, f"{write.process.name} has written {value}"
+        return None
 
     def waits(self, now: int) -> list[Wait]:
         """Who waits in a call, and whose streams the others wait for."""
@@ -102,6 +126,16 @@ class Waits:
                     found[process] = _wait(process, None, queued, now)
         return list(found.values())
 
+    def _poll(self, query: Call, before: Event | None) -> None:
+        """A thread that asks again and again waits, since its first question."""
+        a = query.arguments
+        if before is None or before.facts["arguments"] != a:
+            facts = {"thread": query.thread, "call": query.name, "arguments": a}
+            facts |= {"polls": True, "stack": query.stack}
+            before = Event(query.process, "waits", query.began, facts)
+        if any(not x.kernel for x in self._behind(before)):
+            self._threads[query.process, query.thread] = before
+
     def _note(self, call: Call) -> None:
         space, a = self._state.spaces[call.process], call.arguments
         streams = self._queued.setdefault(call.process, {})
@@ -112,6 +146,8 @@ class Waits:
         elif call.name.startswith("cuStreamWaitValue"):
             if memory := memory_of(space.addresses.holding(a["addr"])):
                 self._queue(a["stream"], Queued(call, memory))
+        elif call.name.startswith("cuStreamWriteValue"):
+            self._written[self._word(call)] = call
         elif "pointers" in a:
             for address in a["pointers"]:
                 if memory := memory_of(space.addresses.holding(address)):
@@ -126,6 +162,13 @@ class Waits:
                 streams.pop(event.recorded.arguments["hStream"], None)
         elif call.name in ("cuCtxSynchronize", "cuStreamDestroy", "cuMemFree"):
             streams.pop(a["hStream"], None) if "hStream" in a else streams.clear()
+
+    def _word(self, call: Call) -> tuple[int, int]:
+        """The word of a wait or of a write, the same for all processes."""
+        address = call.arguments["addr"]
+        item = self._state.spaces[call.process].addresses.holding(address)
+        memory = memory_of(item)
+        return id(memory), address - item.address if item else address
 
     def _queue(self, stream: int, work: Queued) -> None:
         streams = self._queued[work.call.process]
@@ -195,6 +238,27 @@ def picture(waits: list[Wait], now: int) -> list[str]:
                 f"{named(wait.process)} from another stream"
             )
     return lines
+
+
+def _satisfies(value: int, wanted: int, flags: int, bits: int) -> bool:
+    """Whether a value satisfies the condition of cuStreamWaitValue: GEQ (cyclic), EQ,
+    AND, NOR.
+    """
+    mask = (1 << bits) - 1
+    kind = flags & 3
+    if kind == 0:
+        return not ((value - wanted) & mask) >> (bits - 1)
+    if kind == 1:
+        return value & mask == wanted & mask
+    both = value & wanted if kind == 2 else ~(value | wanted)
+    return bool(both & mask)
+
+
+def told(wait: Event) -> str:
+    """That a call of a process waits until the end, in words."""
+    if "polls" in wait.facts:
+        return f"{wait.facts['call']} said to its end that work is not done"
+    return f"{wait.facts['call']} never returned"
 
 
 def named(process: Process) -> str:
