@@ -69,11 +69,11 @@ void set_locked(bool locked) {
 socklen_t address_of(int pid, sockaddr_un* address) {
   *address = {};
   address->sun_family = AF_UNIX;
-  const int length = std::snprintf(
-      address->sun_path + 1, sizeof address->sun_path - 1,
-      "ipclab-model-checkpoint-%016llx-%llx-%d",
-      static_cast<unsigned long long>(machine_id()),
-      static_cast<unsigned long long>(process_namespace()), pid);
+  const int length =
+      std::snprintf(address->sun_path + 1, sizeof address->sun_path - 1,
+                    "ipclab-model-checkpoint-%016llx-%llx-%d",
+                    static_cast<unsigned long long>(machine_id()),
+                    static_cast<unsigned long long>(process_namespace()), pid);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
                                 static_cast<size_t>(length));
 }
@@ -106,8 +106,8 @@ bool all_work_is_done() {
 // Waits for all submitted work; false if the time is over, or if the process
 // that asks has ended. Without a timeout (0) it waits as long as that takes.
 bool finish_work(uint32_t timeout_ms, int asker) {
-  const auto until = std::chrono::steady_clock::now() +
-                     std::chrono::milliseconds(timeout_ms);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   while (!all_work_is_done()) {
     if (timeout_ms != 0 && std::chrono::steady_clock::now() >= until) {
       return false;

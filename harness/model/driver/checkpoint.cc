@@ -71,8 +71,7 @@ IPCLAB_DRIVER_API CUresult cuCheckpointProcessGetState(int pid,
 
 IPCLAB_DRIVER_API CUresult cuCheckpointProcessLock(int pid,
                                                    CUcheckpointLockArgs* args) {
-  if (args != nullptr &&
-      !(args->reserved0 == 0 && is_zero(args->reserved1))) {
+  if (args != nullptr && !(args->reserved0 == 0 && is_zero(args->reserved1))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return ask(pid, CheckpointRequest::kLock,
