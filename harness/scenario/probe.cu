@@ -418,7 +418,7 @@ const std::vector<Question>& questions() {
        [] { return ask(cudaDevAttrConcurrentKernels); }, try_progress,
        "streams and processes make progress side by side"},
       {"checkpoints", "cuDriverGetVersion", ask_version, try_checkpoints,
-       "suspend a process, and give its memory to others"},
+       "suspend a process; one that shares memory: from R610 on"},
       {"mig", "MIG in the device's name", [] { return has_mig_name() ? 1 : 0; },
        attribute_alone, "IPC works inside one GPU instance only"},
   };
