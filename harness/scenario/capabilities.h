@@ -32,6 +32,8 @@ inline const Need peer_access{"peer_access"};  ///< GPU 0 reaches GPU 1
 inline const Need managed{"managed"};          ///< cudaMallocManaged
 inline const Need tegra{"tegra"};              ///< an integrated GPU
 inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
+/// cuCheckpointProcessGetState answers.
+inline const Need checkpoints{"checkpoints"};
 /// What the suite assumes and no sentence promises: while kernels hold four
 /// streams of a process, work of a fifth stream and work of another process are
 /// done. The Programming Guide says of streams that such behaviour "is not

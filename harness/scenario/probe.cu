@@ -299,6 +299,21 @@ Attempt try_progress() {
   }
 }
 
+int ask_version() {
+  int version = -1;
+  if (cudaDriverGetVersion(&version) != cudaSuccess) version = -1;
+  return version;
+}
+
+Attempt try_checkpoints() {
+  constexpr char kName[] = "cuCheckpointProcessGetState";
+  const auto get = reinterpret_cast<decltype(&cuCheckpointProcessGetState)>(
+      newer_entry(kName));
+  if (get == nullptr) return {kName, "not in this driver", false};
+  CUprocessState state;
+  return tried(kName, get(getpid(), &state));
+}
+
 // An answer that needs no attempt.
 Attempt attribute_alone() { return {"none needed", "cudaSuccess", true}; }
 
@@ -402,6 +417,8 @@ const std::vector<Question>& questions() {
       {"progress", "cudaDevAttrConcurrentKernels",
        [] { return ask(cudaDevAttrConcurrentKernels); }, try_progress,
        "streams and processes make progress side by side"},
+      {"checkpoints", "cuDriverGetVersion", ask_version, try_checkpoints,
+       "suspend a process; one that shares memory: from R610 on"},
       {"mig", "MIG in the device's name", [] { return has_mig_name() ? 1 : 0; },
        attribute_alone, "IPC works inside one GPU instance only"},
   };

@@ -49,7 +49,36 @@ extern "C" CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context,
 #endif
 
 #if CUDA_VERSION < 12080
-extern "C" CUresult cuStreamGetDevice(CUstream stream, CUdevice* device);
+enum CUprocessState {
+  CU_PROCESS_STATE_RUNNING = 0,
+  CU_PROCESS_STATE_LOCKED = 1,
+  CU_PROCESS_STATE_CHECKPOINTED = 2,
+  CU_PROCESS_STATE_FAILED = 3,
+};
+struct CUcheckpointLockArgs {
+  unsigned timeoutMs;
+  unsigned reserved0;
+  cuuint64_t reserved1[7];
+};
+struct CUcheckpointCheckpointArgs {
+  cuuint64_t reserved[8];
+};
+struct CUcheckpointRestoreArgs {
+  cuuint64_t reserved[8];
+};
+struct CUcheckpointUnlockArgs {
+  cuuint64_t reserved[8];
+};
+extern "C" {
+CUresult cuStreamGetDevice(CUstream stream, CUdevice* device);
+CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int* tid);
+CUresult cuCheckpointProcessGetState(int pid, CUprocessState* state);
+CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs* args);
+CUresult cuCheckpointProcessCheckpoint(int pid,
+                                       CUcheckpointCheckpointArgs* args);
+CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs* args);
+CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs* args);
+}
 #endif
 
 #if CUDA_VERSION < 13000
@@ -186,6 +215,10 @@ CUresult cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP* list,
 #endif
 #undef IPCLAB_NEWER_ATTRIBUTE
 
+static_assert(CU_PROCESS_STATE_FAILED == 3);
+static_assert(sizeof(CUcheckpointLockArgs) == 64);
+static_assert(offsetof(CUcheckpointLockArgs, timeoutMs) == 0);
+static_assert(sizeof(CUcheckpointRestoreArgs) == 64);
 static_assert(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED == 144);
 static_assert(CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ==
               145);

@@ -23,8 +23,7 @@
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr int kCount = 1 << 20;
-constexpr int kExporterValue = 1000000;
-constexpr int kImporterValue = 3000000;
+constexpr int kExporterValue = 1000000, kImporterValue = 3000000;
 
 //! [access]
 // map_memory() gives access only to the GPU.

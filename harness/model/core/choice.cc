@@ -24,6 +24,8 @@ constexpr Entry kChoices[] = {
      "only the GPU can keep a kernel from a part of a block"},
     {Choice::kPoolsRelease, "ok-trim-releases",
      "only the driver can give back physical memory of a pool"},
+    {Choice::kCheckpointsShared, "ok-checkpoint-shared",
+     "only the driver can checkpoint a process"},
 };
 
 const char* wanted_name() {

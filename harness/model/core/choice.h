@@ -12,6 +12,8 @@ enum class Choice {
   kOtherAddress,       ///< where an import is mapped
   kOnlyTheAllocation,  ///< which part of an imported block kernels reach
   kPoolsRelease,       ///< whether a pool for IPC gives memory back
+  kCheckpointsShared,  ///< whether a process that shares memory can be
+                       ///< checkpointed
 };
 
 /// True if IPCLAB_CHOICE names this choice. Then the model gives the other

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/checkpoint.h"
 #include "core/choice.h"
 #include "core/event.h"
 #include "core/ipc.h"
@@ -97,6 +98,7 @@ CUresult initialise() {
   // A forked child cannot use CUDA, because it has no worker threads.
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
   std::atexit([] { unloading = true; });
+  start_restore_thread();
   initialised = true;
   return CUDA_SUCCESS;
 }
@@ -105,6 +107,7 @@ CUresult enter() {
   if (unloading) return CUDA_ERROR_DEINITIALIZED;
   if (forked || !initialised) return CUDA_ERROR_NOT_INITIALIZED;
   if (inside_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  wait_until_unlocked();
   return CUDA_SUCCESS;
 }
 

@@ -15,15 +15,6 @@
 namespace ipclab::model {
 namespace {
 
-// Two namespaces may each have a process with the same number and start time.
-uint64_t own_namespace() {
-  static const uint64_t number = [] {
-    struct stat status;
-    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : ino_t{0};
-  }();
-  return number;
-}
-
 // The start time of a process (field 22 of /proc/<pid>/stat), mixed with the
 // pid namespace; 0 if there is no such process.
 uint64_t start_time(uint32_t pid) {
@@ -43,7 +34,7 @@ uint64_t start_time(uint32_t pid) {
   }
   return cursor == nullptr
              ? 0
-             : std::strtoull(cursor, nullptr, 10) ^ own_namespace() << 32;
+             : std::strtoull(cursor, nullptr, 10) ^ process_namespace() << 32;
 }
 
 uint64_t own_start_time() {
@@ -65,6 +56,14 @@ uint64_t checksum_of(const Handle& handle) {
 }
 
 }  // namespace
+
+uint64_t process_namespace() {
+  static const uint64_t number = [] {
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : ino_t{0};
+  }();
+  return number;
+}
 
 void seal(HandleKind kind, Handle* handle) {
   handle->kind = static_cast<uint32_t>(kind);

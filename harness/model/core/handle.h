@@ -44,6 +44,8 @@ bool is_sealed(HandleKind kind, const Handle& handle);
 bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
+/// The namespace in which this process has its number.
+uint64_t process_namespace();
 /// Opens the exporter's file. The result is not valid if the exporter has
 /// ended, has closed the object, or belongs to another user; errno says why, or
 /// is 0 if the descriptor now names a file that is not the model's. A valid

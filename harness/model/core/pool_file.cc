@@ -70,7 +70,9 @@ std::shared_ptr<PoolFile> PoolFile::adopt(SharedFile file) {
       pread(pool->descriptor(), &page, sizeof page, 0) == sizeof page &&
       std::memcmp(page.magic, kMagic, sizeof kMagic) == 0 &&
       is_location(page.location);
-  return good ? pool : nullptr;
+  if (!good) return nullptr;
+  pool->share();
+  return pool;
 }
 
 uint64_t PoolFile::grow(uint64_t size) {

@@ -44,6 +44,8 @@ class PoolFile {
   void discard(uint64_t offset, uint64_t size);
   /// Sets how many bytes of its GPU the pool uses. Does nothing on the host.
   void count(uint64_t bytes);
+  /// See SharedFile.
+  void share() { file_.share(); }
   bool contains(uint64_t offset, uint64_t size) const;
 
  private:

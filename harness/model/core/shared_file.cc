@@ -127,6 +127,30 @@ void set_lock(int descriptor, short type, uint64_t begin, uint64_t bytes) {
   fcntl(descriptor, F_OFD_SETLK, &range);
 }
 
+void lock_bytes(int descriptor, int gpu, uint64_t before, uint64_t now) {
+  const uint64_t begin = lock_begin(gpu);
+  if (now > 0) set_lock(descriptor, F_RDLCK, begin, now);
+  if (now < before) set_lock(descriptor, F_UNLCK, begin + now, before - now);
+}
+
+// What this process uses, by descriptor.
+struct Use {
+  int gpu = 0;
+  uint64_t bytes = 0;
+  bool shared = false;
+};
+
+struct Uses {
+  std::mutex mutex;
+  std::map<int, Use> files;
+  bool counted = true;
+};
+
+Uses& uses() {
+  static auto& only = *new Uses;
+  return only;
+}
+
 // The list of all locks of the host. The kernel returns at most 4 KiB of it in
 // one read: about 50 locks, 0.6 us for each. Only the lines that are asked for
 // are kept: the memory that a process uses must not depend on other machines'
@@ -273,14 +297,12 @@ SharedFile::SharedFile(int descriptor) : descriptor_(descriptor) {
 }
 
 SharedFile::SharedFile(SharedFile&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
-      counted_(std::exchange(other.counted_, 0)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
   if (this != &other) {
     close_now();
     descriptor_ = std::exchange(other.descriptor_, -1);
-    counted_ = std::exchange(other.counted_, 0);
   }
   return *this;
 }
@@ -288,7 +310,13 @@ SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
 SharedFile::~SharedFile() { close_now(); }
 
 void SharedFile::close_now() {
-  if (descriptor_ >= 0 && unlist(descriptor_)) close(descriptor_);
+  if (descriptor_ >= 0 && unlist(descriptor_)) {
+    {
+      const std::lock_guard<std::mutex> lock(uses().mutex);
+      uses().files.erase(descriptor_);
+    }
+    close(descriptor_);
+  }
   descriptor_ = -1;
 }
 
@@ -337,12 +365,16 @@ bool SharedFile::grow_to(uint64_t size) {
 }
 
 void SharedFile::count(int gpu, uint64_t bytes) {
-  const uint64_t begin = lock_begin(gpu);
-  if (bytes > 0) set_lock(descriptor_, F_RDLCK, begin, bytes);
-  if (bytes < counted_) {
-    set_lock(descriptor_, F_UNLCK, begin + bytes, counted_ - bytes);
-  }
-  counted_ = bytes;
+  const std::lock_guard<std::mutex> lock(uses().mutex);
+  Use& use = uses().files[descriptor_];
+  if (uses().counted) lock_bytes(descriptor_, gpu, use.bytes, bytes);
+  use.gpu = gpu;
+  use.bytes = bytes;
+}
+
+void SharedFile::share() {
+  const std::lock_guard<std::mutex> lock(uses().mutex);
+  uses().files[descriptor_].shared = true;
 }
 
 uint64_t counted_bytes(int gpu) {
@@ -351,6 +383,36 @@ uint64_t counted_bytes(int gpu) {
     total += bytes;
   }
   return total;
+}
+
+bool shares_memory() {
+  const std::lock_guard<std::mutex> lock(uses().mutex);
+  return std::any_of(uses().files.begin(), uses().files.end(),
+                     [](const auto& file) { return file.second.shared; });
+}
+
+void stop_counting() {
+  const std::lock_guard<std::mutex> lock(uses().mutex);
+  uses().counted = false;
+  for (const auto& [descriptor, use] : uses().files) {
+    lock_bytes(descriptor, use.gpu, use.bytes, 0);
+  }
+}
+
+bool count_again(uint64_t most) {
+  const std::lock_guard<std::mutex> lock(uses().mutex);
+  std::map<int, uint64_t> wanted;
+  for (const auto& [descriptor, use] : uses().files) {
+    wanted[use.gpu] += use.bytes;
+  }
+  for (const auto& [gpu, bytes] : wanted) {
+    if (bytes + counted_bytes(gpu) > most) return false;
+  }
+  uses().counted = true;
+  for (const auto& [descriptor, use] : uses().files) {
+    lock_bytes(descriptor, use.gpu, 0, use.bytes);
+  }
+  return true;
 }
 
 bool has_files_of_machine(int pid) {

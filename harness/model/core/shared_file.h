@@ -46,17 +46,29 @@ class SharedFile {
   /// Sets how many bytes of a GPU this file uses. They count as long as a
   /// process has the file open or mapped.
   void count(int gpu, uint64_t bytes);
+  /// Notes that other processes may have this file: it was exported, or
+  /// imported.
+  void share();
 
  private:
   explicit SharedFile(int descriptor);
   void close_now();
   int descriptor_ = -1;
-  uint64_t counted_ = 0;  ///< bytes that this descriptor's lock counts
 };
 
 /// The sum of the bytes of this GPU that the files of this machine use. Each
 /// file is added once.
 uint64_t counted_bytes(int gpu);
+
+/// Does this process have a file that share() has noted?
+bool shares_memory();
+
+/// The bytes that this process counts, now and later, count for nobody until
+/// count_again(). Memory that other processes count stays counted.
+void stop_counting();
+/// False, without any effect, if a GPU does not have so many bytes; `most` is
+/// what a GPU has.
+bool count_again(uint64_t most);
 
 /// Does a process have a file of this machine open, as far as /proc shows?
 bool has_files_of_machine(int pid);

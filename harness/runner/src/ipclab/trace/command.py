@@ -16,6 +16,7 @@ from rich.console import Console
 from ipclab import model, reader, results
 from ipclab.errors import HarnessError, UsageError
 from ipclab.trace import files, findings, live, page, perfetto, recording, stacks
+from ipclab.trace.files import when
 from ipclab.trace.findings import Finding
 from ipclab.trace.story import Story, replay
 
@@ -199,6 +200,8 @@ def _say(
         f"{len(story.unmatched)} not",
         highlight=False,
     )
+    for line in _checkpoints(story, began):
+        out.print(line, highlight=False)
     for same in _grouped(counted):
         _say_group(out, same, began)
     nothing = "nothing judged" if not cuda else "nothing found"
@@ -208,6 +211,31 @@ def _say(
     if covered:
         told += f", {len(covered)} suppressed"
     out.print(f"{told}: {folder / 'trace.html'}", highlight=False, markup=False)
+
+
+def _checkpoints(story: Story, began: int) -> list[str]:
+    """When memory was shared: until driver 610 no process that shares memory can be
+    checkpointed. Empty if none was shared.
+    """
+    begins: list[int] = []
+    ends: list[int] = []
+    sharing = set()
+    for memory in story.memories:
+        begins += [when(handle.made) for handle in memory.exports]
+        if memory.exports:
+            sharing.add(memory.owner)
+            ends.append(when(memory.freed) if memory.freed else memory.owner.ended)
+    for opening in story.openings:
+        sharing.add(opening.process)
+        begins += [when(call) for call in opening.opens]
+        ends.append(opening.process.ended if opening.open else when(opening.closes[-1]))
+    if not begins or not ends:
+        return []
+    first, last = ((at - began) / 1e9 for at in (min(begins), max(ends)))
+    return [
+        f"{_count(len(sharing), 'process')} shared memory from {first:.3f} s to "
+        f"{last:.3f} s: a driver before 610 checkpoints them before or after that"
+    ]
 
 
 def _count(number: int, what: str) -> str:
