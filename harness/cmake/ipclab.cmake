@@ -217,7 +217,7 @@ function(ipc_finish)
   get_property(programs GLOBAL PROPERTY IPCLAB_PROGRAMS)
   if(TARGET ipclab_ptx_check AND programs)
     add_test(NAME harness.ptx.every_kernel COMMAND ipclab_ptx_check ${programs})
-    set_tests_properties(harness.ptx.every_kernel PROPERTIES LABELS harness TIMEOUT 60)
+    set_tests_properties(harness.ptx.every_kernel PROPERTIES LABELS harness TIMEOUT 600)
   endif()
 endfunction()
 

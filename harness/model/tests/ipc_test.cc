@@ -341,8 +341,10 @@ ROLE(create_events_without_end) {
 }
 
 TEST(IpcEvent, AreAsManyAsThereAreDescriptors) {
+#ifndef __SANITIZE_ADDRESS__  // a sanitizer needs a pipe to look at an object
   Peer peer("create_events_without_end");
   EXPECT_EQ(peer.wait(), "exit 0");
+#endif
   // More than the 4,096 that an H200 gave to one process.
   constexpr size_t kMany = 4'200;
   rlimit limit;
