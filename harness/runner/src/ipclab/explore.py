@@ -117,7 +117,8 @@ class Explorer:
 def choose(out: Console, request: Request) -> tuple[backend.Backend, Path]:
     """The driver or the model, which is told, and the program of the explorer.
 
-    HarnessError if there is neither.
+    HarnessError if there is neither, or if the driver shows no GPU to these programs:
+    the driver may be older than their toolkit.
     """
     cases = ctest.read(request.build)
     chosen = backend.choose(request.build, cases, request.backend, request.profile)
@@ -125,6 +126,8 @@ def choose(out: Console, request: Request) -> tuple[backend.Backend, Path]:
     out.print(Text(probe.first_line(chosen.probe)), soft_wrap=True)
     if chosen.probe["backend"] == "none":
         raise HarnessError("there is no GPU and no reference model to explore")
+    if not chosen.probe["gpus"]:
+        raise HarnessError("these programs find no GPU: ipclab doctor says why")
     return chosen, program
 
 
