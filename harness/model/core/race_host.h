@@ -32,7 +32,7 @@ void host_forked(pid_t parent);
 /// Is this the address of a call by the model?
 bool is_by_model(const void* address);
 
-/// The process tells what it knows to whoever receives from the channel.
+/// Adds what the process knows to the channel, for its receivers.
 void sent(uint64_t channel);
 /// It has received. `unseen`: if nobody of whom we know has sent, somebody else
 /// has, who may know anything.

@@ -136,8 +136,8 @@ void tidy(Clock* clock);
 /// A new step. 0 if the file is full; then nothing is recorded.
 uint32_t new_step(uint32_t actor, uint32_t number, uint32_t gpu);
 const Step& step_of(uint32_t step);
-/// All work before a kernel is performed for everybody. So whoever sees a
-/// strong write of the kernel comes after that work.
+/// All work before a kernel is performed for all observers. So a thread that
+/// sees a strong write of the kernel comes after that work.
 void set_start(uint32_t step, const Clock& clock);
 /// The number of a place in a program, for findings: "kernel k, PTX line 5".
 uint32_t new_site(const std::string& text);
