@@ -368,8 +368,8 @@ TEST(LogicalEndpoint, ABindingFitsMemoryAndEndpoint) {
   });
 }
 
-// Binds memory by both functions where the caller must not. No sentence says
-// that the calls are refused; what is bound is unbound.
+// Binds memory by both functions where the caller must not, and unbinds it. No
+// sentence says what these calls answer.
 static void bind_wrong(Role& me, const std::string& what,
                        const Endpoint& endpoint, int device, const Chunk& chunk,
                        const Words& mapped) {
@@ -383,7 +383,10 @@ static void bind_wrong(Role& me, const std::string& what,
                   endpoint.id(), device, 0, chunk.handle(), 0, bytes, 0));
     me.observe(what + (by_address ? ", by its address: " : ": ") +
                name_of(code));
-    if (code == CUDA_SUCCESS) endpoint.unbind(0, bytes, device);
+    if (code != CUDA_SUCCESS) continue;
+    const CUresult unbound =
+        NOTED(NEWER(cuLogicalEndpointUnbind)(endpoint.id(), device, 0, bytes));
+    me.observe("then it is unbound: " + name_of(unbound));
   }
 }
 
