@@ -305,7 +305,11 @@ TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
       expect_no_export(me, pool, type);
     }
     by_both_apis([&](auto api) {
-      EXPECT_TRUE(exported(api, pool)) << "after the refusals";
+      AnyHandle handle;
+      EXPECT_CODE(api.kInvalidValue,
+                  api.mem_pool_export_to_shareable_handle(
+                      handle.out(), pool, cudaMemHandleTypeWin32, 0));
+      EXPECT_TRUE(exported(api, pool)) << "after one refusal";
     });
     expect_no_export(me, pool, cudaMemHandleTypeFabric);
     export_with_flags(me, pool);
