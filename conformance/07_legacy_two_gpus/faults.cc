@@ -985,7 +985,7 @@ FAULTS {
       .after({"cudaDeviceEnablePeerAccess"}, WHEN(!opened.all().empty()),
              refuses(cudaErrorPeerAccessAlreadyEnabled));
 
-  fault("close-ends-enabled-peer-access", {"LMEM-30", "LMEM-34"},
+  fault("close-ends-enabled-peer-access", {"LMEM-30"},
         "the last close ends peer access that the program has enabled while "
         "the memory was open")
       .with_gpus(2)
