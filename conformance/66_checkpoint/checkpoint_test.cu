@@ -7,6 +7,7 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <string>
 #include <utility>
@@ -447,51 +448,29 @@ TEST(Checkpoint, OtherNumbersHarmNothing) {
 
 namespace {
 
-// What the operator does with a process that shares memory. Returns whether the
-// process can go on.
-bool tries_to_checkpoint(Role& me, const std::string& which, pid_t pid) {
+// Makes the four calls with a process that shares something, as far as they
+// succeed. Notes each code and state. After the checkpoint, also a refused one,
+// calls `meanwhile`. Returns whether the process can go on.
+bool tries_to_checkpoint(
+    Role& me, const std::string& which, pid_t pid,
+    const std::function<void()>& meanwhile = [] {}) {
   SCOPED_TRACE(which);
-  const CUresult locked = lock(pid);
-  me.observe("lock of the " + which + ": " + ipclab::name_of(locked));
-  if (locked != CUDA_SUCCESS) {
-    EXPECT_EQ(name_of(state_of(pid)), "running");
-    return true;
-  }
-  const CUresult code = checkpoint(pid);
-  const std::string state = name_of(state_of(pid));
-  me.observe("checkpoint of the " + which + ": " + ipclab::name_of(code) +
-             "; it is " + state);
-  if (code == CUDA_SUCCESS) {
-    EXPECT_EQ(state, "checkpointed");
-    take(kSteps[2], pid);
-  } else {
-    EXPECT_TRUE(state == "locked" || state == "failed") << state;
-    if (state == "failed") return false;
-  }
-  take(kSteps[3], pid);
-  return true;
-}
-
-// One side of a test in which both sides share `words`. Each side is the target
-// of the operator once, and the other side must not notice. A target that
-// cannot go on ends itself, because cuda-checkpoint promises nothing after an
-// error. Returns whether the other side still lives.
-bool shares(Role& me, const Words& words, const std::string& other) {
-  me.send("pid of " + me.name(), getpid());
-  bool other_lives = true;
-  for (const std::string target : {"importer", "exporter"}) {
-    const bool mine = target == me.name();
-    const std::string after = " has read after the try with the " + target;
-    const bool goes_on = me.receive<bool>("done with the " + target);
-    if (!goes_on && !mine) other_lives = false;
-    if (goes_on || !mine) {
-      EXPECT_READS(words, pattern("both"));
-      me.signal(me.name() + after);
-    }
-    if (other_lives) me.wait(other + after);
-    if (!goes_on && mine) me.die(SIGKILL);
-  }
-  return other_lives;
+  const auto succeeds = [&](const Step& step) {
+    const CUresult code = step.make(pid);
+    const std::string state = name_of(state_of(pid));
+    me.observe(std::string(step.name) + " of the " + which + ": " +
+               ipclab::name_of(code) + "; it is " + state);
+    const bool good = code == CUDA_SUCCESS;
+    // A lock is no part of a checkpoint, so it leaves no failed process.
+    if (good || state != "failed" || &step == &kSteps[0])
+      EXPECT_EQ(state, name_of(good ? step.to : step.from)) << step.name;
+    return good;
+  };
+  const bool checkpointed = succeeds(kSteps[0]) && succeeds(kSteps[1]);
+  meanwhile();
+  if (checkpointed) succeeds(kSteps[2]);
+  if (state_of(pid) == CU_PROCESS_STATE_LOCKED) take(kSteps[3], pid);
+  return state_of(pid) == CU_PROCESS_STATE_RUNNING;
 }
 
 void operates(Role& me) {
@@ -502,96 +481,133 @@ void operates(Role& me) {
   }
 }
 
+// The side of a shared memory that the operator wants to checkpoint. It ends
+// itself if it cannot go on: its next CUDA call would never return.
+void is_target(Role& me, const Words& words) {
+  me.send("pid", getpid());
+  if (!me.receive<bool>("goes on")) me.die(SIGKILL);
+  EXPECT_READS(words, pattern("both"));
+  me.signal("target has read");
+  me.wait("changed");
+  observe_check(me, "after it, the " + me.name() + " sees what others write",
+                [&] { return kernel_reads(words, pattern("changed")); });
+  me.signal("compared");
+}
+
+// The other side, which keeps the memory, whatever happens to the target.
+void is_neighbour(Role& me, const Words& words, const std::string& target) {
+  me.wait("tried to checkpoint");
+  EXPECT_READS(words, pattern("both"));
+  me.signal("has read");
+  const bool goes_on = me.receive<bool>("tried to restore");
+  EXPECT_READS(words, pattern("both"));
+  me.signal("has read again");
+  if (goes_on) {
+    me.wait("target has read");
+    words.fill(pattern("changed"));
+    CALL(cudaDeviceSynchronize());
+    me.signal("changed");
+    return me.wait("compared");
+  }
+  me.wait_until_done(target);
+  if (me.name() == "exporter") EXPECT_READS(words, pattern("both"));
+  EXPECT_TRUE(context_is_usable());
+}
+
+// Runs the roles twice: the operator takes the importer, and then the exporter.
+void judge_neighbours(
+    const std::function<void(Role&, const std::string& target)>& exporter,
+    const std::function<void(Role&, const std::string& target)>& importer) {
+  for (const std::string target : {"importer", "exporter"}) {
+    Scenario scenario;
+    scenario.role("exporter", [&](Role& me) { exporter(me, target); });
+    scenario.role("importer", [&](Role& me) { importer(me, target); });
+    scenario.role("operator", [&](Role& me) {
+      starts_operator();
+      const auto pid = me.receive<pid_t>("pid");
+      const bool goes_on = tries_to_checkpoint(me, target, pid, [&] {
+        me.signal("tried to checkpoint");
+        me.wait("has read");
+      });
+      me.send("tried to restore", goes_on);
+      me.wait("has read again");
+      me.send("goes on", goes_on);
+    });
+    scenario.run(60s);
+  }
+}
+
+void shares(Role& me, const Words& words, const std::string& target) {
+  if (me.name() == target)
+    is_target(me, words);
+  else
+    is_neighbour(me, words, target);
+}
+
 }  // namespace
 
 TEST(Checkpoint, ANeighbourOfLegacyMemoryIsNotHarmed) {
   covers("CKPT-09");
   needs(gpus(1), checkpoints, legacy_memory);
-  Scenario scenario;
-  scenario
-      .role("exporter",
-            [](Role& me) {
-              const DeviceBuffer buffer(kBytes);
-              buffer.fill(pattern("both"));
-              me.send("handle", buffer.legacy_handle());
-              me.wait("open");
-              if (shares(me, buffer, "importer")) me.wait("closed");
-            })
-      .may_end_by(SIGKILL);
-  scenario
-      .role("importer",
-            [](Role& me) {
-              LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
-                                    kBytes);
-              me.signal("open");
-              shares(me, mapping, "exporter");
-              mapping.close();
-              me.signal("closed");
-            })
-      .may_end_by(SIGKILL);
-  scenario.role("operator", operates);
-  scenario.run(60s);
+  judge_neighbours(
+      [](Role& me, const std::string& target) {
+        const DeviceBuffer buffer(kBytes);
+        buffer.fill(pattern("both"));
+        me.send("handle", buffer.legacy_handle());
+        me.wait("open");
+        shares(me, buffer, target);
+        me.wait_for_end("importer");
+      },
+      [](Role& me, const std::string& target) {
+        LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+        me.signal("open");
+        shares(me, mapping, target);
+        mapping.close();
+      });
 }
 
 TEST(Checkpoint, ANeighbourOfADescriptorIsNotHarmed) {
   covers("CKPT-09");
   needs(gpus(1), checkpoints, vmm_fd);
-  Scenario scenario;
-  scenario
-      .role("exporter",
-            [](Role& me) {
-              const Chunk chunk = Chunk::create(granule());
-              const Mapping mapping(chunk, granule());
-              mapping.fill(pattern("both"));
-              me.send_descriptor("chunk", chunk.descriptor().get());
-              me.wait("open");
-              shares(me, mapping, "importer");
-            })
-      .may_end_by(SIGKILL);
-  scenario
-      .role("importer",
-            [](Role& me) {
-              const Mapping mapping(
-                  Chunk::import(me.receive_descriptor("chunk")), granule());
-              me.signal("open");
-              shares(me, mapping, "exporter");
-            })
-      .may_end_by(SIGKILL);
-  scenario.role("operator", operates);
-  scenario.run(60s);
+  judge_neighbours(
+      [](Role& me, const std::string& target) {
+        const Chunk chunk = Chunk::create(granule());
+        const Mapping mapping(chunk, granule());
+        mapping.fill(pattern("both"));
+        me.send_descriptor("chunk", chunk.descriptor().get());
+        me.wait("open");
+        shares(me, mapping, target);
+      },
+      [](Role& me, const std::string& target) {
+        const Mapping mapping(Chunk::import(me.receive_descriptor("chunk")),
+                              granule());
+        me.signal("open");
+        shares(me, mapping, target);
+      });
 }
 
 TEST(Checkpoint, ANeighbourOfAPoolIsNotHarmed) {
   covers("CKPT-09");
   needs(gpus(1), checkpoints, pool_fd);
-  Scenario scenario;
-  scenario
-      .role("exporter",
-            [](Role& me) {
-              const Pool pool(shareable());
-              const AsyncBuffer buffer(pool, kBytes);
-              buffer.fill(pattern("both"));
-              me.send_descriptor("pool", pool.exported().get());
-              me.send("pointer", buffer.exported());
-              me.wait("open");
-              if (shares(me, buffer, "importer")) me.wait("closed");
-            })
-      .may_end_by(SIGKILL);
-  scenario
-      .role("importer",
-            [](Role& me) {
-              const Pool pool(me.receive_descriptor("pool"));
-              AsyncBuffer buffer(
-                  pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
-                  kBytes);
-              me.signal("open");
-              shares(me, buffer, "exporter");
-              buffer.free();
-              me.signal("closed");
-            })
-      .may_end_by(SIGKILL);
-  scenario.role("operator", operates);
-  scenario.run(60s);
+  judge_neighbours(
+      [](Role& me, const std::string& target) {
+        const Pool pool(shareable());
+        const AsyncBuffer buffer(pool, kBytes);
+        buffer.fill(pattern("both"));
+        me.send_descriptor("pool", pool.exported().get());
+        me.send("pointer", buffer.exported());
+        me.wait("open");
+        shares(me, buffer, target);
+        me.wait_for_end("importer");
+      },
+      [](Role& me, const std::string& target) {
+        const Pool pool(me.receive_descriptor("pool"));
+        AsyncBuffer buffer(
+            pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes);
+        me.signal("open");
+        shares(me, buffer, target);
+        buffer.free();
+      });
 }
 
 TEST(Checkpoint, SharingHasEnded) {

@@ -137,6 +137,18 @@ FAULTS {
       .on_refusal({kCheckpoint},
                   DO(believe(call, CU_PROCESS_STATE_CHECKPOINTED), call.code()))
       .after({kGetState}, WHEN(believed(call) != kTrue), tell_believed);
+
+  fault("checkpoint-harms-neighbour", {"CKPT-09"},
+        "a refused checkpoint changes memory of other processes than its "
+        "target")
+      .before(
+          {kCopy},
+          WHEN(told("target", 0) != 0 && told("target", 0) != this_process()),
+          source_changed)
+      .on_refusal(
+          {kCheckpoint},
+          DO(tell_processes("target", static_cast<uint64_t>(call.at<int>(0))),
+             call.code()));
 }
 
 }  // namespace ipclab::faults

@@ -40,28 +40,41 @@ inline bool forbid_pidfd_getfd() {
 }
 
 /// Continues in new namespaces of users, processes, IPC, networks and
-/// mounts, with a /dev/shm of its own and without pidfd_getfd. This
-/// process waits for a child, which returns; call it before CUDA.
-/// Returns "yes". If the system forbids a step, the process keeps what
-/// it has, and the result says why: the lesson works there, too.
-inline std::string enter_pod() {
+/// mounts, with a /proc and a /dev/shm of its own and without
+/// pidfd_getfd. The caller waits for a child, which returns. Returns 0,
+/// or the error of a step that the system forbids: then this process is
+/// of no use for CUDA any more.
+inline int enter_namespaces() {
   const uid_t user = getuid();
   const gid_t group = getgid();
-  const auto no = [](const char* step) {
-    return std::string("no, ") + step + ": " + std::strerror(errno);
-  };
   if (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC |
-              CLONE_NEWNET | CLONE_NEWNS) == -1)
-    return no("unshare");
-  std::string made = map_own_user(user, group) ? "yes" : no("uid_map");
+              CLONE_NEWNET | CLONE_NEWNS) == -1 ||
+      !map_own_user(user, group))
+    return errno;
   const pid_t first = fork();  // process 1 of the pod
   SYS_CHECK(first);
   if (first != 0) _exit(Child{Channel(-1), first}.wait(60s));
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // With the old /proc, which has other process numbers, CUDA did not
+  // start on two H200s (cudaErrorOperatingSystem).
   if (mount("", "/", "", MS_REC | MS_PRIVATE, "") == -1 ||
-      mount("tmpfs", "/dev/shm", "tmpfs", 0, "") == -1)
-    made = no("mount");
-  return forbid_pidfd_getfd() ? made : no("seccomp");
+      mount("proc", "/proc", "proc", 0, "") == -1 ||
+      mount("tmpfs", "/dev/shm", "tmpfs", 0, "") == -1 ||
+      !forbid_pidfd_getfd())
+    return errno;
+  return 0;
+}
+
+/// Enters a pod of its own; call it before CUDA. Returns "yes", or why
+/// not: then this process is what it was, and the lesson works, too.
+inline std::string enter_pod() {
+  const pid_t attempt = fork();  // a half-made pod would be worse
+  SYS_CHECK(attempt);
+  if (attempt == 0) _exit(enter_namespaces());
+  const int error = Child{Channel(-1), attempt}.wait(20s);
+  if (error != 0) return std::string("no: ") + std::strerror(error);
+  SYS_CHECK(enter_namespaces() == 0 ? 0 : -1);
+  return "yes";
 }
 
 /// Returns the exit code of a child that asks what this machine can do.

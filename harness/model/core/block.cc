@@ -101,7 +101,7 @@ std::shared_ptr<Block> Block::adopt(SharedFile file) {
   block->id_ = head.id;
   // The block stays counted if its creator ends before this process.
   if (block->gpu_ >= 0) block->file_.count(block->gpu_, size);
-  block->share();
+  block->share(Sharing::kImported);
   return block;
 }
 

@@ -55,7 +55,7 @@ class Block {
   uint64_t id() const { return id_; }
   Label label() const;
   /// See SharedFile.
-  void share() { file_.share(); }
+  void share(Sharing how) { file_.share(how); }
 
   /// The export id of the allocation at `offset`; 0 if there is none. The id is
   /// stored in the block. So an importer notices that a handle is stale.

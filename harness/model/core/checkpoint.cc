@@ -136,7 +136,8 @@ CUresult lock(CUprocessState* state, uint32_t timeout_ms, int asker) {
 // already, so only their count ends.
 CUresult checkpoint(CUprocessState* state, int asker) {
   if (*state != CU_PROCESS_STATE_LOCKED) return CUDA_ERROR_ILLEGAL_STATE;
-  if (shares_memory() && !chosen(Choice::kCheckpointsShared)) {
+  if (shares_memory() && !chosen(Choice::kCheckpointsShared) &&
+      !chosen(Choice::kRestoresNoImports)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   // A call that was inside the driver before the lock may have given work.
@@ -150,6 +151,9 @@ CUresult checkpoint(CUprocessState* state, int asker) {
 // checkpointed GPU."
 CUresult restore(CUprocessState* state, uint32_t gpus) {
   if (*state != CU_PROCESS_STATE_CHECKPOINTED) return CUDA_ERROR_ILLEGAL_STATE;
+  if (has_imports() && chosen(Choice::kRestoresNoImports)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   for (const Device& device : devices()) {
     const bool listed = gpus == 0 || (gpus >> device.gpu & 1) != 0;
     if (!listed && device.primary->active) return CUDA_ERROR_INVALID_VALUE;

@@ -26,6 +26,8 @@ constexpr Entry kChoices[] = {
      "only the driver can give back physical memory of a pool"},
     {Choice::kCheckpointsShared, "ok-checkpoint-shared",
      "only the driver can checkpoint a process"},
+    {Choice::kRestoresNoImports, "ok-checkpoint-lost",
+     "only the driver can checkpoint a process"},
 };
 
 const char* wanted_name() {

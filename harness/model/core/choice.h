@@ -14,6 +14,7 @@ enum class Choice {
   kPoolsRelease,       ///< whether a pool for IPC gives memory back
   kCheckpointsShared,  ///< whether a process that shares memory can be
                        ///< checkpointed
+  kRestoresNoImports,  ///< the same, but an importer cannot be restored
 };
 
 /// True if IPCLAB_CHOICE names this choice. Then the model gives the other

@@ -232,7 +232,7 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
   if (!requested || (type != kPosix && type != kFabric)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  chunk->block->share();
+  chunk->block->share(Sharing::kExported);
   if (type == kFabric) {
     const std::shared_ptr<Block>& block = chunk->block;
     fabric_export(block->id(), block->descriptor(), block, shareable);

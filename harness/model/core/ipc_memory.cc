@@ -167,7 +167,7 @@ CUresult ipc_get_memory(void* out, uint64_t address) {
   if (allocation == nullptr || allocation->kind != Kind::kDevice) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  allocation->block->share();
+  allocation->block->share(Sharing::kExported);
   Handle handle{};
   handle.object = allocation->block->id();
   handle.descriptor = allocation->block->descriptor();

@@ -71,7 +71,7 @@ std::shared_ptr<PoolFile> PoolFile::adopt(SharedFile file) {
       std::memcmp(page.magic, kMagic, sizeof kMagic) == 0 &&
       is_location(page.location);
   if (!good) return nullptr;
-  pool->share();
+  pool->share(Sharing::kImported);
   return pool;
 }
 

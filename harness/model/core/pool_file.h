@@ -45,7 +45,7 @@ class PoolFile {
   /// Sets how many bytes of its GPU the pool uses. Does nothing on the host.
   void count(uint64_t bytes);
   /// See SharedFile.
-  void share() { file_.share(); }
+  void share(Sharing how) { file_.share(how); }
   bool contains(uint64_t offset, uint64_t size) const;
 
  private:

@@ -84,7 +84,7 @@ CUresult pool_export(CUmemoryPool handle, CUmemAllocationHandleType type,
       flags != 0 || pool->imported) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  pool->file->share();
+  pool->file->share(Sharing::kExported);
   const PoolFile& file = *pool->file;
   if (type == kFabric) {
     fabric_export(file.page().id, file.descriptor(), pool->file, shareable);

@@ -137,7 +137,7 @@ void lock_bytes(int descriptor, int gpu, uint64_t before, uint64_t now) {
 struct Use {
   int gpu = 0;
   uint64_t bytes = 0;
-  bool shared = false;
+  Sharing shared = Sharing::kNo;
 };
 
 struct Uses {
@@ -372,9 +372,9 @@ void SharedFile::count(int gpu, uint64_t bytes) {
   use.bytes = bytes;
 }
 
-void SharedFile::share() {
+void SharedFile::share(Sharing how) {
   const std::lock_guard<std::mutex> lock(uses().mutex);
-  uses().files[descriptor_].shared = true;
+  uses().files[descriptor_].shared = how;
 }
 
 uint64_t counted_bytes(int gpu) {
@@ -385,11 +385,16 @@ uint64_t counted_bytes(int gpu) {
   return total;
 }
 
-bool shares_memory() {
+static bool has_file_shared(Sharing at_least) {
   const std::lock_guard<std::mutex> lock(uses().mutex);
-  return std::any_of(uses().files.begin(), uses().files.end(),
-                     [](const auto& file) { return file.second.shared; });
+  return std::any_of(
+      uses().files.begin(), uses().files.end(),
+      [=](const auto& file) { return file.second.shared >= at_least; });
 }
+
+bool shares_memory() { return has_file_shared(Sharing::kExported); }
+
+bool has_imports() { return has_file_shared(Sharing::kImported); }
 
 void stop_counting() {
   const std::lock_guard<std::mutex> lock(uses().mutex);

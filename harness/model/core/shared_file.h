@@ -18,6 +18,9 @@ namespace ipclab::model {
 /// and memory of another machine do not exist here.
 uint64_t machine_id();
 
+/// Why other processes may have a file.
+enum class Sharing { kNo, kExported, kImported };
+
 class SharedFile {
  public:
   enum class Size { kFixed, kGrows };
@@ -46,9 +49,8 @@ class SharedFile {
   /// Sets how many bytes of a GPU this file uses. They count as long as a
   /// process has the file open or mapped.
   void count(int gpu, uint64_t bytes);
-  /// Notes that other processes may have this file: it was exported, or
-  /// imported.
-  void share();
+  /// Notes that other processes may have this file.
+  void share(Sharing how);
 
  private:
   explicit SharedFile(int descriptor);
@@ -60,8 +62,10 @@ class SharedFile {
 /// file is added once.
 uint64_t counted_bytes(int gpu);
 
-/// Does this process have a file that share() has noted?
+/// Does this process have a file that was exported or imported?
 bool shares_memory();
+/// Does this process have a file that was imported?
+bool has_imports();
 
 /// The bytes that this process counts, now and later, count for nobody until
 /// count_again(). Memory that other processes count stays counted.

@@ -214,8 +214,8 @@ def _say(
 
 
 def _checkpoints(story: Story, began: int) -> list[str]:
-    """When memory was shared: until driver 610 no process that shares memory can be
-    checkpointed. Empty if none was shared.
+    """When memory was shared: drivers before 610 do not support a checkpoint of a process
+    that shares memory. Empty if none was shared.
     """
     begins: list[int] = []
     ends: list[int] = []
@@ -234,7 +234,8 @@ def _checkpoints(story: Story, began: int) -> list[str]:
     first, last = ((at - began) / 1e9 for at in (min(begins), max(ends)))
     return [
         f"{_count(len(sharing), 'process')} shared memory from {first:.3f} s to "
-        f"{last:.3f} s: a driver before 610 checkpoints them before or after that"
+        f"{last:.3f} s: with a driver before 610, checkpoint them before or after that "
+        "(meanwhile the checkpoint may be accepted, and the restore then fails)"
     ]
 
 
