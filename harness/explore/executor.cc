@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "harness/explore/world/ends.h"
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/process.h"
 #include "samples/common/channel.h"
@@ -52,8 +53,11 @@ Executor::Executor(std::function<bool(const Failure&)> known,
   gates_->open[kGates] = 1;
 }
 
+// A driver may keep a killed process for a while, or for ever. So this waits
+// three seconds at most. Whoever started the search then inherits the process.
 Executor::~Executor() {
   end_roles();
+  reap(std::chrono::seconds(3));
   munmap(gates_, sizeof(Gates));
 }
 
@@ -128,16 +132,32 @@ void Executor::await_start(int which) {
   asked_ = roles_.at(which).ready = true;
 }
 
-// A driver may keep a killed process for a while, or for ever. So this waits
-// three seconds at most. Whoever started the search then inherits the process.
-void Executor::reap(std::vector<pid_t> killed) {
-  constexpr std::chrono::seconds kLimit{3};
+// Waits for the end of killed processes, for no longer than the limit.
+void Executor::reap(std::chrono::seconds limit) {
   const Times::Phase phase(times_, "end");
-  const auto end = Times::Clock::now() + kLimit;
-  for (const pid_t pid : killed) {
-    while (waitpid(pid, nullptr, WNOHANG) == 0 && Times::Clock::now() < end)
-      ::poll(nullptr, 0, 1);
+  const auto end = Times::Clock::now() + limit;
+  const auto ended = [](pid_t pid) {
+    return waitpid(pid, nullptr, WNOHANG) != 0;
+  };
+  for (;;) {
+    killed_.erase(std::remove_if(killed_.begin(), killed_.end(), ended),
+                  killed_.end());
+    if (killed_.empty() || Times::Clock::now() >= end) return;
+    ::poll(nullptr, 0, 1);
   }
+}
+
+// Is a process on its way, so that a driver may let other calls wait?
+bool Executor::is_starting() const {
+  return std::any_of(spare_.begin(), spare_.end(), [](const RoleProcess& role) {
+    return !wait_for(role.wires[0].socket(), POLLIN,
+                     std::chrono::milliseconds(0));
+  });
+}
+
+// How long a call may take. A reset is an end and a start.
+std::chrono::milliseconds Executor::patience(const Step& step) const {
+  return deadlines_.answer * (step.op == Op::kEnd ? 2 : 1);
 }
 
 void Executor::end(int which) {
@@ -147,22 +167,26 @@ void Executor::end(int which) {
   roles_.erase(found);
   if (pid <= 0) return;
   kill(pid, SIGKILL);
-  reap({pid});
+  killed_.push_back(pid);
+  reap(std::chrono::seconds(3));
 }
 
 void Executor::end_roles() {
   // Work that runs makes the end of a process slow.
   for (int gate = 0; gate < kGates; ++gate) gates_->open[gate] = 1;
-  std::vector<pid_t> killed;
-  for (const auto& [which, role] : roles_) killed.push_back(role.pid);
+  const auto end = [&](const RoleProcess& role) {
+    if (role.pid <= 0) return;
+    kill(role.pid, SIGKILL);
+    killed_.push_back(role.pid);
+  };
+  for (const auto& [which, role] : roles_) end(role);
+  roles_.clear();
   if (!ahead_) {
-    for (const RoleProcess& role : spare_) killed.push_back(role.pid);
+    std::for_each(spare_.begin(), spare_.end(), end);
     spare_.clear();
   }
-  killed.erase(std::remove(killed.begin(), killed.end(), -1), killed.end());
-  for (const pid_t pid : killed) kill(pid, SIGKILL);
-  roles_.clear();
-  reap(killed);
+  // A driver needs up to a second for each of them. Nothing waits for that.
+  reap(std::chrono::seconds(0));
 }
 
 const Machine& Executor::machine() {
@@ -246,8 +270,16 @@ std::optional<Failure> Executor::await(const Sent& sent, Reply* reply) {
   bool died = false;
   const auto began = Times::Clock::now();
   doing_ = "step " + std::to_string(sent.index) + ": " + to_text(sent.step);
-  auto frame =
-      next_frame(sent.step.process, sent.step.thread, deadlines_.answer, &died);
+  const auto wait = [&] {
+    return next_frame(sent.step.process, sent.step.thread, patience(sent.step),
+                      &died);
+  };
+  auto frame = wait();
+  // A driver may start one process after the other, and answer nobody
+  // meanwhile.
+  while (!frame && !died && is_starting() &&
+         Times::Clock::now() < began + deadlines_.start)
+    frame = wait();
   Cost& cost = costs_[sent.step.op];
   const double seconds =
       std::chrono::duration<double>(Times::Clock::now() - began).count();
@@ -256,6 +288,7 @@ std::optional<Failure> Executor::await(const Sent& sent, Reply* reply) {
   cost.most = std::max(cost.most, seconds);
   if (died)
     return failure(sent, "died", how_it_ended(sent.step.process), "an answer");
+  if (!frame) times_.were("deadline", seconds);
   if (!frame)
     return failure(sent, "hang",
                    answers_if_gates_open(sent)
@@ -427,6 +460,7 @@ std::optional<Failure> Executor::perform(std::vector<Sent>& batch) {
 
 // Held calls return exactly when they have to.
 std::optional<Failure> Executor::after_batch(const std::vector<Sent>& batch) {
+  std::optional<Failure> first;
   for (const Sent& sent : batch)
     for (const Held& call : sent.expected.returned) {
       const auto found =
@@ -440,9 +474,23 @@ std::optional<Failure> Executor::after_batch(const std::vector<Sent>& batch) {
       Reply reply;
       if (auto wrong = await(waited, &reply)) return wrong;
       if (auto wrong = judge(waited, reply); wrong && !is_known(*wrong))
-        return wrong;
+        first = first ? first : wrong;
     }
-  return returned_early();
+  if (auto early = returned_early()) return early;
+  return first;
+}
+
+// Ends what a program has left. Is all of it gone, without an error?
+bool Executor::cleans(Shadow& shadow) {
+  bool fine = true;
+  end_all(shadow, [&](const Step& step) {
+    Sent sent{0, step, {}};
+    if (!fine || !shadow.apply(step, &sent.expected)) return false;
+    std::vector<Sent> batch = {sent};
+    fine = !perform(batch) && !after_batch(batch);
+    return fine;
+  });
+  return fine && shadow.is_clean();
 }
 
 // Waits for the work of the processes of a batch. This is no step of the
@@ -469,6 +517,7 @@ std::optional<Failure> Executor::leak(const Program& program,
   // The first runs make what a driver makes once.
   constexpr int kWarm = 2, kJudged = 3;
   end_roles();
+  reap(std::chrono::seconds(3));  // what they have is not free yet
   Rest last;
   bool less_memory = judge_memory, more_files = true;
   int64_t lost = 0;
@@ -538,23 +587,34 @@ std::optional<Failure> Executor::run(const Program& program) {
   }
   if (!wrong && gates_->gave_up != 0)
     throw std::runtime_error("a gate's kernel waited for a minute");
-  if (wrong || !shadow.is_clean()) {
+  const auto ends_answers = [](const Failure& one) {
+    return one.check == "hang" || one.check == "died" ||
+           one.check == "returned early";
+  };
+  const bool is_left = wrong || !shadow.is_clean();
+  const bool lasts = lasting_ && !(wrong && ends_answers(*wrong));
+  if (is_left && !(lasts && cleans(shadow))) {
     end_roles();
   } else {
+    std::optional<Failure> slow;
+    bool is_lost = false;  // a context after an error
     for (auto& [which, role] : roles_) {
       Step none;
       none.process = which;
       Sent sent{program.steps.size(), none, {}};
       Reply reply;
       if (!send(none, Frame::kPlay)) continue;
-      wrong = await(sent, &reply);
-      if (wrong) break;
+      slow = await(sent, &reply);
+      if (slow) break;
+      is_lost = is_lost || reply.answer.code != 0;
       // The processes before this number use different GPUs.
       if (which < machine_.gpus) rest_.free_bytes += reply.answer.free_bytes;
       rest_.open_files += reply.answer.open_files;
     }
-    rest_.known = !wrong;
-    if (wrong) end_roles();
+    rest_.known = !is_left && !slow;
+    if (slow || is_lost) end_roles();
+    // A slow answer is no verdict: the role asks the kernel about itself.
+    if (!wrong && slow && slow->check != "hang") wrong = slow;
   }
   if (wrong && is_known(*wrong)) return std::nullopt;
   return wrong;

@@ -50,8 +50,9 @@ class Executor {
   void set_gpus(int most) { most_gpus_ = most; }
 
   /// Runs a program. Returns the first failure that is no known deviation. If
-  /// the program left something or failed, the next one gets new roles. Throws
-  /// std::runtime_error if no role can start, and OutOfTime.
+  /// the program left something or failed, the next one gets new roles, see
+  /// set_lasting(). Throws std::runtime_error if no role can start, and
+  /// OutOfTime.
   std::optional<Failure> run(const Program& program);
 
   /// No wait lasts longer than until `end`; the wait throws OutOfTime then.
@@ -62,6 +63,11 @@ class Executor {
   void set_patience(std::chrono::milliseconds answer) {
     deadlines_.answer = answer;
   }
+
+  /// From now on, roles that still answer end what a program has left, and run
+  /// the next one, also after a failure. A start takes longer than many
+  /// programs on a GPU, so the shrinker tries programs in this way.
+  void set_lasting(bool lasting) { lasting_ = lasting; }
 
   /// While a program runs, the roles of the next one start already.
   void set_ahead(bool ahead) { ahead_ = ahead; }
@@ -126,7 +132,9 @@ class Executor {
   void take_role(int which);
   void await_start(int which);
   void end(int which);
-  void reap(std::vector<pid_t> killed);
+  void reap(std::chrono::seconds limit);
+  bool is_starting() const;
+  std::chrono::milliseconds patience(const Step& step) const;
   bool send(const Step& step, Frame::Kind kind);
   std::optional<Frame> next_frame(int process, int thread,
                                   std::chrono::milliseconds limit, bool* died);
@@ -134,6 +142,7 @@ class Executor {
   std::optional<Failure> judge(const Sent& sent, Reply& reply);
   std::optional<Failure> perform(std::vector<Sent>& batch);
   std::optional<Failure> after_batch(const std::vector<Sent>& batch);
+  bool cleans(Shadow& shadow);
   std::optional<Failure> returned_early();
   void settle(const Shadow& shadow, const std::vector<Sent>& batch);
   Failure failure(const Sent& sent, const char* check, std::string seen,
@@ -153,7 +162,8 @@ class Executor {
   int most_gpus_ = 2;
   std::vector<RoleProcess> spare_;  // started, and maybe not ready yet
   Rest rest_;
-  bool steady_ = false;
+  bool steady_ = false, lasting_ = false;
+  std::vector<pid_t> killed_;  // and not yet ended
   std::map<int, RoleProcess> roles_;
   Machine machine_;
   bool asked_ = false;

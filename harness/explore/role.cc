@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/leaks.h"
+#include "harness/scenario/role.h"
 
 namespace ipclab::explore {
 namespace {
@@ -205,8 +207,8 @@ Machine ask_machine(bool probes_order) {
   machine.nor =
       attribute_of(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR) != 0;
   machine.gpus = usable_gpus();
+  cudaGetLastError();  // of what is not possible here
   machine.side_by_side = !probes_order || is_side_by_side();
-  cudaGetLastError();
   return machine;
 }
 
@@ -280,10 +282,16 @@ int play(int gpu, bool probes_order, const std::vector<int>& descriptors) {
       static_cast<Gates*>(mmap(nullptr, sizeof(Gates), PROT_READ | PROT_WRITE,
                                MAP_SHARED, descriptors.at(0), 0));
   if (objects.gates == MAP_FAILED) return EXIT_FAILURE;
-  CALL(cudaSetDevice(gpu));
-  CALL(static_cast<cudaError_t>(prepare(objects)));
   Answer hello;
-  hello.machine = ask_machine(probes_order);
+  try {
+    CALL(cudaSetDevice(gpu));
+    CALL(static_cast<cudaError_t>(prepare(objects)));
+    hello.machine = ask_machine(probes_order);
+  } catch (const CallFailed& failed) {
+    std::fprintf(stderr, "a process of a program cannot start: %s: %s\n",
+                 failed.call.c_str(), failed.seen.c_str());
+    return EXIT_FAILURE;
+  }
   objects.granule = hello.machine.granule;
   for (int thread = 0; thread < kThreads; ++thread) {
     Wire wire{Descriptor(descriptors.at(static_cast<size_t>(thread) + 1))};

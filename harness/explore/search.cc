@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -61,9 +62,12 @@ class Search {
   void one_program();
   int share_of_lives();
   void examine(const Program& program, const Failure& failure);
+  void examine_once(const Program& program, const Failure& failure);
   void replay_and_shrink(const Program& program, Json& event);
   std::optional<Failure> in_new_processes(const Program& program, int tries,
-                                          int* failed);
+                                          int* failed, bool all_new = true);
+  Shrunk smallest(const Program& whole, const Failure& failure, int tries,
+                  bool all_new, Times::Clock::time_point end);
   std::optional<Failure> leaks(const Program& program);
   double passed() const {
     return std::chrono::duration<double>(Times::Clock::now() - begin_).count();
@@ -83,6 +87,7 @@ class Search {
   std::map<std::string, int> deviations_;
   std::map<std::string, bool> met_;  // rows of known deviations
   std::map<std::string, int> failures_;
+  std::set<std::string> examined_;  // from then on they are known
   std::vector<Program> history_;
   int role_starts_ = 0;
   Executor::Rest rest_;  // after the program before, in the same processes
@@ -99,6 +104,7 @@ std::string signature(const Failure& failure) {
 }
 
 bool Search::is_known(const Failure& failure) {
+  if (examined_.count(signature(failure)) != 0) return true;
   if (!known_.matches(failure)) return false;
   met_[failure.row] = true;
   if (++deviations_[signature(failure)] == 1)
@@ -136,10 +142,11 @@ void Search::tick() {
 }
 
 std::optional<Failure> Search::in_new_processes(const Program& program,
-                                                int tries, int* failed) {
+                                                int tries, int* failed,
+                                                bool all_new) {
   std::optional<Failure> seen;
   for (int i = 0; i < tries; ++i) {
-    executor_.end_roles();
+    if (all_new) executor_.end_roles();
     auto failure = judges_leak_ ? executor_.leak(program, options_.alone)
                                 : executor_.run(program);
     if (failure) {
@@ -173,6 +180,11 @@ std::optional<Failure> Search::leaks(const Program& program) {
 // the processes did before, the program gets the programs before it.
 void Search::examine(const Program& program, const Failure& failure) {
   if (++failures_[signature(failure)] > 1) return;
+  examine_once(program, failure);
+  examined_.insert(signature(failure));
+}
+
+void Search::examine_once(const Program& program, const Failure& failure) {
   Json event = event_of("failure", failure);
   event.add("program", programs_).raw("seconds", std::to_string(passed()));
   if (options_.shrink_seconds <= 0) {
@@ -194,16 +206,35 @@ void Search::examine(const Program& program, const Failure& failure) {
   try {
     replay_and_shrink(program, event);
   } catch (const OutOfTime&) {
-    // The event says how far it came.
+    event.add("why", "the time was over in " + executor_.doing());
   }
   executor_.set_patience(Deadlines().answer);
   executor_.set_ahead(false);
   executor_.set_steady(false);
+  executor_.set_lasting(false);
   judges_leak_ = false;
   executor_.end_roles();
   executor_.set_end(after(end));
   executor_.times().set_activity("search");
   tell(event.raw("examined", std::to_string(passed())));
+}
+
+// Tries smaller programs until `end`. Without `all_new`, processes that still
+// answer run one after the other.
+Shrunk Search::smallest(const Program& whole, const Failure& failure, int tries,
+                        bool all_new, Times::Clock::time_point end) {
+  executor_.set_lasting(!all_new);
+  const auto fails = [&](const Program& trial) {
+    int count = 0;
+    try {
+      return in_new_processes(trial, tries, &count, all_new);
+    } catch (const OutOfTime&) {
+      return std::optional<Failure>();  // the shrinker sees the time, too
+    }
+  };
+  const Shrunk small = shrink(machine_, whole, failure, fails, end);
+  executor_.set_lasting(false);
+  return small;
 }
 
 void Search::replay_and_shrink(const Program& program, Json& event) {
@@ -240,30 +271,43 @@ void Search::replay_and_shrink(const Program& program, Json& event) {
     throw;
   }
   event.add("failed", failed).add("of", of).add("with_history", with_history);
-  if (!again) return;
+  if (!again) {
+    event.add("why", "it did not come again");
+    return;
+  }
   if (!name.empty()) write_file(name + ".whole.program", to_text(whole));
   executor_.times().set_activity("shrink");
-  const auto fails = [&](const Program& trial, int tries) {
+  // A flaky failure gets more than one chance to show itself.
+  const int tries = failed == kRepeats ? 1 : kRepeats;
+  const auto in_time = [&](const Program& trial, int times) {
     int count = 0;
     try {
-      return in_new_processes(trial, tries, &count);
+      return in_new_processes(trial, times, &count);
     } catch (const OutOfTime&) {
-      return std::optional<Failure>();  // the shrinker sees the time, too
+      return std::optional<Failure>();
     }
   };
   // What also fails if no work is left between two steps is shrunk in this way,
   // so that the small program does not depend on speed.
   executor_.set_steady(!judges_leak_);
-  const auto calm = fails(whole, 1);
+  const auto calm = in_time(whole, 1);
   const bool steady = !judges_leak_ && calm.has_value();
   executor_.set_steady(steady);
   if (steady) again = calm;
-  // A flaky failure gets more than one chance to show itself.
-  const int tries = failed == kRepeats ? 1 : kRepeats;
-  const Shrunk small = shrink(
-      machine_, whole, *again,
-      [&](const Program& trial) { return fails(trial, tries); },
-      executor_.end());
+  // It is tried in living processes first. What these found has to fail in new
+  // ones, too. A leak, or a failure that needs what was before, has new ones.
+  const bool all_new = judges_leak_ || with_history;
+  const auto now = Times::Clock::now();
+  Shrunk small = smallest(
+      whole, *again, tries, all_new,
+      all_new ? executor_.end() : now + (executor_.end() - now) * 3 / 4);
+  if (!all_new && small.runs > 0) {
+    const auto alone = in_time(small.program, kRepeats);
+    if (Times::Clock::now() >= executor_.end())
+      event.add("why", "no time was left to try the small program once more");
+    else if (!alone || !alone->same_as(small.failure))
+      small = smallest(whole, *again, tries, true, executor_.end());
+  }
   const std::string story_of_it = story(small.program, small.failure);
   if (!name.empty()) {
     write_file(name + ".program", to_text(small.program));

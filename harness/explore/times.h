@@ -41,6 +41,15 @@ class Times {
     Times& times_;
   };
 
+  /// The last `seconds` of this phase count for another one, which became
+  /// known only now.
+  void were(const char* phase, double seconds) {
+    charge();
+    auto& phases = seconds_[activity_];
+    phases[phases_.empty() ? "other" : phases_.back()] -= seconds;
+    phases[phase] += seconds;
+  }
+
   /// Seconds of a phase of an activity so far.
   double seconds(const char* activity, const char* phase) {
     charge();

@@ -77,6 +77,8 @@ def test_a_fault_is_noticed_shrunk_and_printed(tmp_path: Path) -> None:
     assert failure["check"] == "bytes"
     assert failure["failed"] == failure["of"]
     assert 3 <= failure["steps"] <= 40, failure["story"]  # of more than 100
+    # A start is dear on a GPU: processes that answer try one program after the other.
+    assert events[-1]["processes"] < 25 < failure["runs"]
     program = Path(failure["files"] + ".program")
     assert explore(tmp_path, "--replay", str(program), fault=fault)[0] == 1
     assert explore(tmp_path, "--replay", str(program))[0] == 0
@@ -103,6 +105,28 @@ def test_a_fault_is_noticed_shrunk_and_printed(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == wanted, done.stdout + done.stderr
+
+
+def test_a_machine_without_memory_handles_is_explored(tmp_path: Path) -> None:
+    code, events = explore(
+        tmp_path, "--programs", "3", "--seconds", "100", IPCLAB_PROFILE="tegra"
+    )
+    assert code == 0, events
+    assert not events[0]["legacy"]
+    assert events[-1]["programs"] == 3
+
+
+def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [EXPLORE, "--programs", "1"],
+        env=variables(tmp_path, None) | {"IPCLAB_PROFILE": "driver-525"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "cudaSetDevice(gpu): cudaErrorInsufficientDriver" in done.stderr
 
 
 def test_a_process_that_dies_is_noticed(tmp_path: Path) -> None:
@@ -149,7 +173,7 @@ def test_the_end_is_certain_whatever_the_driver_does(tmp_path: Path) -> None:
     (failure,) = [x for x in events if x["event"] == "failure"]
     assert (failure["operation"], failure["check"]) == ("sync-event", "hang")
     times = events[-1]["times"]
-    assert times["search"]["start"] > 1 and times["search"]["run"] > 9
+    assert times["search"]["start"] > 1 and times["search"]["deadline"] > 9
     # While it waits, it says for what.
     assert any("sync-event" in x.get("doing", "") for x in events)
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "harness/explore/world/coverage.h"
+#include "harness/explore/world/ends.h"
 #include "harness/explore/world/generator.h"
 #include "harness/explore/world/history.h"
 #include "harness/explore/world/shadow.h"
@@ -595,6 +596,66 @@ TEST(ExploreShadow, TwoGpusHaveMemoryAndPoolsOfTheirOwn) {
   ASSERT_TRUE(does("open-event p=0 id=6 on=5"));
   EXPECT_FALSE(does("record p=0 on=6 stream=-1"));
   EXPECT_TRUE(does("wait p=0 on=6 stream=-1"));
+}
+
+TEST(ExploreShadow, TheFirstCopyThatNamesAnotherGpuHoldsNothing) {
+  Machine machine = kMachine;
+  machine.gpus = 2;
+  Shadow shadow(machine, 2);
+  Expected expected;
+  const auto does = [&](const std::string& line) {
+    return shadow.apply(step_from(line), &expected);
+  };
+  ASSERT_TRUE(does("malloc p=0 id=1 bytes=4096"));
+  ASSERT_TRUE(does("set p=0 on=1 stream=-1 bytes=4096 value=1"));
+  ASSERT_TRUE(does("sync-device p=0"));
+  ASSERT_TRUE(does("export-memory p=0 id=2 on=1"));
+  ASSERT_TRUE(does("open-memory p=1 id=3 on=2"));
+  ASSERT_TRUE(does("malloc p=1 id=4 bytes=4096"));
+  ASSERT_TRUE(does("create-stream p=1 id=5"));
+  const std::string copy = "copy p=1 on=4 from=3 stream=5 how=3 bytes=4 ";
+  ASSERT_TRUE(does("gate p=1 id=6 stream=5 value=0"));
+  EXPECT_FALSE(does(copy + "value=1"));
+  EXPECT_EQ(shadow.reason(), "the process holds work");
+  ASSERT_TRUE(does("open-gate p=1 on=6 value=0"));
+  EXPECT_TRUE(does(copy + "value=1"));
+  ASSERT_TRUE(does("gate p=1 id=7 stream=5 value=1"));
+  EXPECT_TRUE(does(copy + "value=1"));
+  // Process 1 uses GPU 1; both sides are of GPU 0.
+  EXPECT_FALSE(does("copy p=1 on=3 from=3 stream=5 how=3 at=8 bytes=4"));
+  EXPECT_EQ(shadow.reason(), "both GPUs are others");
+}
+
+TEST(ExploreShadow, NoMoreThanFourStreamsAreHeld) {
+  World world(1);
+  for (int i = 0; i < 5; ++i) {
+    const std::string stream = std::to_string(1 + i);
+    world.does("create-stream p=0 id=" + stream);
+  }
+  for (int i = 0; i < 4; ++i)
+    world.does("gate p=0 id=" + std::to_string(11 + i) + " stream=" +
+               std::to_string(1 + i) + " value=" + std::to_string(i));
+  EXPECT_EQ(world.refuses("gate p=0 id=21 stream=5 value=4"),
+            "too many streams are held");
+}
+
+TEST(ExploreEnds, LeaveNothingOfAnyBeginOfAProgram) {
+  int clean = 0, all = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Program program = generated(seed);
+    for (size_t size = 5; size < program.steps.size(); size += 10) {
+      Shadow shadow(kMachine, program.processes);
+      Expected expected;
+      for (size_t i = 0; i < size; ++i)
+        ASSERT_TRUE(shadow.apply(program.steps[i], &expected));
+      end_all(shadow,
+              [&](const Step& step) { return shadow.apply(step, &expected); });
+      ++all;
+      clean += shadow.is_clean();
+    }
+  }
+  // A wait for a word that nobody writes stays.
+  EXPECT_GT(clean, all * 9 / 10) << all;
 }
 
 TEST(ExploreGenerator, WhereStreamsWaitForEachOtherNothingIsHeld) {

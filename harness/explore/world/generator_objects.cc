@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "harness/explore/world/ends.h"
 #include "harness/explore/world/generator.h"
 
 namespace ipclab::explore {
@@ -924,45 +925,18 @@ bool Generator::single(Op op, int process, int stream) {
 
 // Tries to end one object, chosen at random; with `all`, tries until one ends.
 bool Generator::take_down_one(bool all) {
-  struct Candidate {
-    int process;
-    Op op;
-    int on;
-  };
-  std::vector<Candidate> ends;
-  for (const auto& [id, view] : shadow_.views) {
-    const Kind kind = view.memory->kind;
-    Op op = Op::kFree;
-    if (is_mapped(kind))
-      op = Op::kUnmap;
-    else if (kind == Kind::kPool)
-      op = random_.chance(50) ? Op::kFree : Op::kFreeAsync;
-    else if (kind != Kind::kLegacy)
-      op = Op::kHostFree;
-    else if (view.imported)
-      op = Op::kCloseMemory;
-    else if (machine_.pools && random_.chance(20))
-      op = Op::kFreeAsync;
-    ends.push_back({view.process, op, id});
+  std::vector<Step> ends = ends_of(shadow_);
+  for (Step& end : ends) {
+    if (end.op != Op::kFree) continue;
+    const bool of_pool = shadow_.views.at(end.on).memory->kind == Kind::kPool;
+    const bool plainly =
+        of_pool ? random_.chance(50) : !machine_.pools || !random_.chance(20);
+    if (!plainly) end.op = Op::kFreeAsync;
   }
-  for (const auto& [id, one] : shadow_.chunks)
-    ends.push_back({one.process, Op::kReleaseChunk, id});
-  for (const auto& [id, one] : shadow_.ranges)
-    ends.push_back({one.process, Op::kUnreserve, id});
-  for (const auto& [id, one] : shadow_.pools)
-    ends.push_back({one.process, Op::kDestroyPool, id});
-  for (const auto& [id, one] : shadow_.events)
-    ends.push_back({one.process, Op::kDestroyEvent, id});
-  for (const auto& [id, one] : shadow_.graphs)
-    if (one.ready) ends.push_back({one.process, Op::kDestroyGraph, id});
-  for (const auto& [id, one] : shadow_.handles)
-    ends.push_back({one.process, Op::kDropHandle, id});
-  for (const auto& [id, one] : shadow_.streams)
-    if (id > 0) ends.push_back({one.process, Op::kDestroyStream, id});
   while (!ends.empty()) {
     const size_t which =
         static_cast<size_t>(random_.below(static_cast<int>(ends.size())));
-    const Candidate one = ends[which];
+    const Step one = ends[which];
     ends.erase(ends.begin() + static_cast<long>(which));
     Step step = by(one.process);
     step.op = one.op;

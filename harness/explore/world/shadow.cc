@@ -461,6 +461,7 @@ void Shadow::end_process(int which, bool by_reset) {
     if (!view.imported) view.memory->alive = is_mapped(view.memory->kind);
   }
   process[which].current_pool = 0;
+  process[which].other_gpu = false;
   drop(views);
   drop(chunks);
   drop(ranges);

@@ -214,8 +214,9 @@ struct Held {
 struct Process {
   bool alive = true;
   bool held[kThreads] = {};
-  int capture = 0;       ///< the graph that it captures
-  int current_pool = 0;  ///< 0: the default pool of its GPU
+  int capture = 0;         ///< the graph that it captures
+  int current_pool = 0;    ///< 0: the default pool of its GPU
+  bool other_gpu = false;  ///< it has made a copy that names another GPU
 };
 
 /// What a step has to answer. All numbers of errors are equal in both APIs.
@@ -279,6 +280,7 @@ class Shadow {
   bool work_step(const Step& step, Expected* expected);
   bool graph_step(const Step& step, Expected* expected);
   bool branch_step(const Step& step, Event* event, Expected* expected);
+  bool may_hold(const Stream& held);
   bool add_node(const Step& step, const Effect& effect);
   bool update(const Step& step, Graph& updated);
   bool ask_step(const Step& step, Expected* expected);

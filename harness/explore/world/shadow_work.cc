@@ -181,9 +181,14 @@ bool Shadow::effect_of(const Step& step, Effect* effect) {
   const View* from =
       step.op == Op::kCopy ? view_of(step.from, step.process) : to;
   if (from == nullptr) return no("no such source in this process");
-  if (step.op == Op::kCopy && step.how == kCopyPeerAsync &&
-      step.value != gpu_of(*to->memory) + kMostGpus * gpu_of(*from->memory))
-    return no("not the GPUs of the memory");
+  if (step.op == Op::kCopy && step.how == kCopyPeerAsync) {
+    const int gpus[] = {gpu_of(*to->memory), gpu_of(*from->memory)};
+    if (step.value != gpus[0] + kMostGpus * gpus[1])
+      return no("not the GPUs of the memory");
+    // Imports are used by the GPU of their process.
+    if (std::count(gpus, gpus + 2, machine.gpu_of(step.process)) == 0)
+      return no("both GPUs are others");
+  }
   if (step.how < 0 || step.rows < 0 || step.layers < 0 || step.rows > 64 ||
       step.layers > 16 || !has_way(step, to->memory->kind, from->memory->kind))
     return no("no such way");
@@ -389,7 +394,14 @@ bool Shadow::work_step(const Step& step, Expected* expected) {
       synchronous || (step.op == Op::kCopy && step.how != kCopyKernel &&
                       is_of_host(views.at(step.on).memory->kind) &&
                       is_of_host(views.at(step.from).memory->kind));
-  if (waits && !quiet(step.process)) return no("the process holds work");
+  // The first call that names another GPU makes a context there, which may wait
+  // for all work, too.
+  const bool names_other =
+      step.op == Op::kCopy && step.how == kCopyPeerAsync &&
+      step.value != machine.gpu_of(step.process) * (1 + kMostGpus);
+  const bool makes_context = names_other && !process[step.process].other_gpu;
+  if ((waits || makes_context) && !quiet(step.process))
+    return no("the process holds work");
   // LEVT-13 says that nothing waits for a record that was replaced.
   for (const auto& [id, other] : streams)
     if (waits && other.process == step.process && other.last != nullptr &&
@@ -400,6 +412,7 @@ bool Shadow::work_step(const Step& step, Expected* expected) {
   if (host_waits && (!stream->queue.empty() || !work->after.empty()))
     return no("the stream is held");
   if (!orderly(*work, effect, host_waits)) return false;
+  if (names_other) process[step.process].other_gpu = true;
   commit(work, effect);
   if (step.op == Op::kRead) {
     expected->judges_bytes = true;
@@ -505,9 +518,9 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
     if (passes(i) && !over)
       return no("the wait may pass at a value that does not stay");
   }
-  if (!machine.side_by_side &&
-      !condition(step.how, word_at(*memory, at, bytes), value, bytes))
-    return no("a held stream would hold all");
+  if (!condition(step.how, word_at(*memory, at, bytes), value, bytes) &&
+      !may_hold(*stream))
+    return false;
   if (first >= 1 && first <= word.writes.size())
     work->clock.join(word.writes[first - 1].first->clock);
   work->ready = [memory, at, bytes, how = step.how, value] {

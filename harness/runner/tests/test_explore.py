@@ -25,6 +25,7 @@ END = {
     "on_memory": 210,
     "processes": 3,
     "seconds": 1.0,
+    "times": {"search": {"start": 3.0, "run": 1.0}},
 }
 FOUND = {
     "event": "failure",
@@ -95,7 +96,7 @@ def test_a_failure_fails_and_is_told_with_its_story(build: Build) -> None:
         """
         name = options["--out"] + "/failure-1"
         open(name + ".cu", "w").write("int main() {}\\n")
-        tell({**FOUND, "files": name})
+        tell({**FOUND, "files": name, "why": "the time was over"})
         tell(END)
         sys.exit(1)
         """,
@@ -104,6 +105,8 @@ def test_a_failure_fails_and_is_told_with_its_story(build: Build) -> None:
     assert code == 1
     assert "violates LMEM-01" in said
     assert "m1 = cudaMalloc" in said
+    assert "not examined to the end: the time was over" in said
+    assert "time of the explorers: start 75 %, run 25 %" in said
     assert '"operation": "read"' in said  # the form of an entry
     source = (build.root / "out/explorer-1/failure-1.cu").read_text()
     assert source.startswith("// LMEM-01: The sentence of LMEM-01.\n")
@@ -225,7 +228,7 @@ def test_a_run_of_the_suite_has_random_programs(build: Build) -> None:
     explorer(
         build,
         """
-        assert options["--programs"] == "50"
+        assert options["--programs"] == "100"
         pairs({"table": {"a": 1, "b": 0}})
         if open(sys.argv[0] + ".fails").read() == "yes":
             tell(FOUND)
@@ -238,7 +241,7 @@ def test_a_run_of_the_suite_has_random_programs(build: Build) -> None:
         fails.write_text(answer)
         done = build.ipclab("run", "--build", "build", "--results", answer)
         assert done.returncode == code, done.stdout
-        assert "random programs: 28 of seed 1, 2800 steps, 1 of 2 pairs" in done.stdout
+        assert "random programs: 14 of seed 1, 1400 steps, 1 of 2 pairs" in done.stdout
         run = json.loads((build.root / answer / "run.json").read_text())
         assert run["explored"]["pairs"] == {"table": {"reached": 1, "of": 2}}
         page = (build.root / answer / "report.html").read_text()

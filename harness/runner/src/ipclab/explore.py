@@ -55,8 +55,9 @@ REPLAY_LIMIT = 600.0  # seconds
 # processes, or whose program could not run again in time: told, and no verdict.
 UNCONFIRMED = "not confirmed"
 CHAPTER = 200  # programs
-CHAPTER_JOBS = 4
 CHAPTER_SECONDS = 30
+# A driver starts processes one after the other, and each explorer needs up to nine.
+GPU_JOBS = 2
 REPLAYS = 10  # runs of --replay
 STEP = 1_000_003  # between the seeds of two explorers
 
@@ -165,7 +166,7 @@ def chapter(out: Console, run: Run) -> Document | None:
         return None
     if run.probe["backend"] == "none":
         return None
-    request = Request(build, CHAPTER_SECONDS, jobs=CHAPTER_JOBS, programs=CHAPTER)
+    request = Request(build, CHAPTER_SECONDS, jobs=GPU_JOBS, programs=CHAPTER)
     found = _explore(
         out, request, program, run, run.catalogue, run.deviations.applicable, folder
     )
@@ -236,7 +237,8 @@ def _explore(
     folder: Path,
 ) -> _Found:
     """Search with several explorers side by side, and write down what they found."""
-    jobs = request.jobs or min(4, os.cpu_count() or 1)
+    most = 4 if place.probe["backend"] == "model" else GPU_JOBS
+    jobs = request.jobs or min(most, os.cpu_count() or 1)
     explorers = [
         Explorer(folder / f"explorer-{i + 1}", request.seed + i * STEP)
         for i in range(jobs)
@@ -511,6 +513,16 @@ def _spent(times: Mapping[str, Mapping[str, float]]) -> list[str]:
     ]
 
 
+def _shares(times: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
+    """Where the time of all explorers went, in percent of it."""
+    spent: Counter[str] = Counter()
+    for activities in times:
+        for phases in activities.values():
+            spent.update(phases)
+    total = max(0.1, sum(spent.values()))
+    return ", ".join(f"{x} {100 * y / total:.0f} %" for x, y in spent.most_common())
+
+
 def _replay(
     out: Console,
     request: Request,
@@ -609,12 +621,15 @@ def _show(
         )
         if "story" in failure:
             out.print(Text(failure["story"]), soft_wrap=True)
+        if "why" in failure:
+            out.print(Text(f"not examined to the end: {failure['why']}"))
         if failure.get("files"):
             out.print(Text(f"files: {failure['files']}.*"), soft_wrap=True)
         entry = json.dumps(entry_for(failure, document), indent=1)
         out.print(Text(f"as an entry: {entry}"), soft_wrap=True)
     for unfinished in filter(None, document["unfinished"]):
         out.print(Text(f"at the end of the time it waited for: {unfinished}"))
+    out.print(Text(f"time of the explorers: {_shares(document['times'])}"))
     seconds = max(0.1, float(document["seconds"]))
     share = 100 * document["on_memory"] / max(1, document["steps"])
     out.print(

@@ -66,7 +66,8 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         metavar="N",
         type=_number(1, 64),
         default=None,
-        help="explorers side by side (default: one for each processor, at most 4)",
+        help="explorers side by side (default: one for each processor, at most 4, "
+        "on a GPU 2)",
     )
     parser.add_argument(
         "--replay",
