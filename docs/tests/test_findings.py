@@ -37,7 +37,7 @@ def page(
 def test_a_page_has_what_a_reader_needs() -> None:
     text, included = page(TRIM, "deviates", "deviates", "conforms")
     for said in (
-        "@page finding_10 Finding 10: cudaMemPoolTrimTo with SIZE_MAX",
+        "@page finding_11 Finding 11: cudaMemPoolTrimTo with SIZE_MAX",
         "> minBytesToKeep: If the pool has less than minBytesToKeep reserved",
         "> cudaMemPoolTrimTo, CUDA 13.0",
         "| **Severity** | wrong number |",
@@ -46,21 +46,21 @@ def test_a_page_has_what_a_reader_needs() -> None:
         "| **Rules** | @ref rule_SOMA_17",
         "| **Reported** | not yet |",
         '@ref rule_SOMA_17 "SOMA-17" | 2 of 3 |',
-        "@include finding_10.cu",
+        "@include finding_11.cu",
     ):
         assert said in text, said
-    assert included["finding_10.cu"] == TRIM.file("cu").read_text()
+    assert included["finding_11.cu"] == TRIM.file("cu").read_text()
 
 
 def test_what_is_not_recorded_yet_is_said(tmp_path: Path) -> None:
-    (tmp_path / "10_trim_to_largest").mkdir()
-    copy = dataclasses.replace(TRIM, folder=tmp_path / "10_trim_to_largest")
+    (tmp_path / "11_trim_to_largest").mkdir()
+    copy = dataclasses.replace(TRIM, folder=tmp_path / "11_trim_to_largest")
     copy.file("cu").write_text("int main() {}\n")
     assert "is not recorded yet" in page(copy, "deviates")[0]
     copy.file("out").write_text("NVIDIA H200: exit code 1\n")
     text, included = page(copy, "deviates")
-    assert "@verbinclude finding_10.out" in text
-    assert included["finding_10.out"] == "NVIDIA H200: exit code 1\n"
+    assert "@verbinclude finding_11.out" in text
+    assert included["finding_11.out"] == "NVIDIA H200: exit code 1\n"
 
 
 def test_a_matter_of_security_is_held_back() -> None:
@@ -70,7 +70,7 @@ def test_a_matter_of_security_is_held_back() -> None:
     marked = [x["evidence"] for x in STALE.entries if x.get("security")]
     assert marked and not any(x.split(":")[1][:40] in text for x in marked)
     text, included = page(STALE, "deviates", with_security=True)
-    assert "@include finding_05.cu" in text and "finding_05.cu" in included
+    assert "@include finding_06.cu" in text and "finding_06.cu" in included
     assert all(x.split(":")[1][:40] in text for x in marked)
 
 
