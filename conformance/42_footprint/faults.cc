@@ -427,7 +427,7 @@ FAULTS {
       .after({kGetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
              reports<kUsed>);
 
-  fault("watermark-any-value", {"SOMA-20"},
+  fault("ok-watermark-any-value", {"SOMA-20"},
         "writing a value other than 0 to a watermark returns success and does "
         "nothing")
       .on_refusal({kSetPoolAttribute},
@@ -500,13 +500,6 @@ FAULTS {
         kept -= kept % kGranule;
         return matters;
       });
-
-  fault("reserved-watermark-any-value", {"SOMA-20"},
-        "setting the watermark of reserved memory to another value than zero "
-        "succeeds and changes nothing")
-      .on_refusal({kSetPoolAttribute},
-                  WHEN(pool_attribute(call) == cudaMemPoolAttrReservedMemHigh),
-                  accepted);
 
   fault("watermark-resets-once", {"SOMA-20"},
         "after one watermark of a pool was reset, no watermark of this pool "

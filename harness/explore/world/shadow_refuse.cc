@@ -205,11 +205,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
   auto& codes = expected->codes;
   bool applies = false;
   switch (step.how) {
-    case kFreeOpened:
-      applies = view != nullptr && view->imported &&
-                view->memory->kind == Kind::kLegacy;
-      codes = {kInvalidValue};
-      break;
     case kExportManaged:
       applies = view != nullptr && view->memory->kind == Kind::kManaged &&
                 machine.legacy;
@@ -242,10 +237,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
     case kExportImported:
       applies = has_pool && pool->second.imported;
       codes = {kInvalidValue};
-      break;
-    case kImportedCurrent:
-      applies = has_pool && pool->second.imported;
-      codes = {kInvalidValue, kInvalidDevice, kNotSupported};
       break;
     case kExportPrivatePool:
       applies =
