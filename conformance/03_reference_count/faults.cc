@@ -571,6 +571,38 @@ FAULTS {
   fault("ok-open-and-close-wait", {"LMEM-10", "LMEM-43"},
         "an open and a close wait for all work of the context")
       .before({kOpen, kClose}, [](Call&) { cudaDeviceSynchronize(); });
+
+  fault("ok-reopen-elsewhere",
+        {"LMEM-08", "LMEM-09", "LMEM-10", "LMEM-11", "LMEM-12", "LMEM-28",
+         "LMEM-29", "LMEM-45"},
+        "memory that is opened again after its last close has another address")
+      .before({kOpen}, [](Call& call) -> bool {
+        CUdeviceptr gap = 0;
+        return already_open(call) == nullptr &&
+               DRIVER_CALL(cuMemAddressReserve)(&gap, kBlock, 0, 0, 0) ==
+                   CUDA_SUCCESS;
+      });
+
+  fault("ok-open-starts-thread",
+        {"LMEM-08", "LMEM-11", "LMEM-28", "LMEM-45", "LIFE-13", "LIFE-16"},
+        "the first open of a process starts a thread of the driver, which "
+        "stays")
+      .before({kOpen}, [](Call&) {
+        static const bool started = [] {
+          std::thread([] { pause(); }).detach();
+          return true;
+        }();
+        return started;
+      });
+
+  fault("ok-free-waits",
+        {"LMEM-12", "LMEM-28", "LMEM-29", "LEVT-10", "LEVT-13", "SOMA-19",
+         "SOMA-24", "POOL-14", "SERV-02"},
+        "a free of memory that no pool gave waits for all work of the context")
+      .before(
+          {kFree},
+          WHEN(call.at<void*>(0) != nullptr && !blocks.has(call.at<void*>(0))),
+          [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

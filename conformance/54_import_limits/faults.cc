@@ -556,6 +556,14 @@ FAULTS {
                }
                return kSuccess;
              });
+
+  fault("ok-imports-wait",
+        {"IMPL-01", "IMPL-02", "IMPL-03", "IMPL-05", "IMPL-12", "IMPL-16",
+         "POOL-14", "POOL-26"},
+        "the import of a pool or of a pointer waits for all work of the "
+        "context")
+      .before({kImportPool, kImportPointer},
+              [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

@@ -108,8 +108,6 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
   const View* const view = view_of(step.on, me);
   const View* const other = view_of(step.from, me);
   const Kind kind = view != nullptr ? view->memory->kind : Kind::kLegacy;
-  const bool opened = view != nullptr && view->imported &&
-                      kind == Kind::kLegacy && machine.legacy;
   const bool mapped = view != nullptr && kind == Kind::kChunk;
   const Pool* const pool = mine(pools, step.on);
   if (pool != nullptr && step.value != machine.gpu_of(pool->shared->owner))
