@@ -652,6 +652,12 @@ FAULTS {
                   call.at<int>(1) == CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED &&
                   current_context() == nullptr),
              [](Call& call) { *call.at<int*>(0) = 0; });
+
+  fault("ok-create-and-map-wait", {"VMM-01", "VMM-02", "VMM-03", "SERV-02"},
+        "cuMemCreate, cuMemRelease and cuMemMap wait for all work of the "
+        "context")
+      .before({kCreate, kRelease, kMap},
+              [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

@@ -107,34 +107,6 @@ int open_after_close_not_counted(Call& call) {
   return code;
 }
 
-// A free of opened memory is taken for a close.
-template <bool (*applies)(void*)>
-int free_closes(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
-  void* const address = call.at<void*>(0);
-  if (!opened.has(address) || !applies(address) ||
-      cudaIpcCloseMemHandle(address) != cudaSuccess)
-    return call.proceed();
-  count_close(address);
-  return lost(call);
-}
-
-bool is_open_twice(void* address) { return opened.get(address).count > 1; }
-
-// A free of opened memory by another thread than the opener's is taken for a
-// close.
-template <bool runtime>
-int free_in_thread_closes(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
-  void* const address = call.at<void*>(0);
-  if (call.is_runtime() != runtime || !opened.has(address) ||
-      opened.get(address).thread == this_thread() ||
-      cudaIpcCloseMemHandle(address) != cudaSuccess)
-    return call.proceed();
-  count_close(address);
-  return lost(call);
-}
-
 int closed_inside_known_to_driver(Call& call) {
   static auto& closed = *new Table<CUdeviceptr, size_t>;
   if (keeps_opened(call)) {
@@ -253,9 +225,15 @@ FAULTS {
                            CUDA_SUCCESS;
                   });
 
-  fault("import-cudafree-ok", {"LMEM-28"},
-        "cudaFree accepts an opened pointer and closes it")
-      .on({kFree}, WHEN(opened.has(call.at<void*>(0))), closes_instead);
+  fault("ok-import-free-closes", {"LMEM-28"},
+        "a free of opened memory is accepted and closes it")
+      .on({kFree, kFreeAsync, "cudaFreeHost"},
+          WHEN(opened.has(call.at<void*>(0))), closes_instead);
+
+  fault("ok-import-free-does-nothing", {"LMEM-28"},
+        "a free of opened memory is accepted and does nothing")
+      .on_refusal({kFree, kFreeAsync}, WHEN(opened.has(call.at<void*>(0))),
+                  accepted);
 
   fault("ok-close-refused-as-unsupported", {"LMEM-11", "LMEM-29"},
         "a close of memory that was not opened is refused as not supported")
@@ -368,11 +346,6 @@ FAULTS {
         return code;
       });
 
-  fault("import-driver-free-ok", {"LMEM-28"},
-        "cuMemFree accepts opened memory and closes it")
-      .on({kFree}, WHEN(!call.is_runtime() && opened.has(call.at<void*>(0))),
-          closes_instead);
-
   fault("last-close-loses-writes", {"LMEM-12"},
         "the last close restores what the memory contained at the open")
       .on({kOpen, kClose}, last_close_loses_writes);
@@ -420,7 +393,7 @@ FAULTS {
         return cudaMemset(address, 0, 16);
       });
 
-  fault("close-ends-handle", {"LMEM-12", "SERV-02"},
+  fault("close-ends-handle", {"LMEM-12"},
         "when a process has closed memory, no other process can open it")
       .on({kOpen},
           WHEN(told("closer-" + key_of_opened(call), this_process()) !=
@@ -432,14 +405,6 @@ FAULTS {
         if (code == kSuccess && !opened.has(closed(call)))
           tell_processes("closer-" + handle, this_process());
         return code;
-      });
-
-  fault("import-free-inside-ok", {"LMEM-28"},
-        "cudaFree accepts an address inside opened memory")
-      .on({kFree}, [](Call& call) {
-        const auto address = call.at<CUdeviceptr>(0);
-        const CUdeviceptr begin = opened_begin(address);
-        return begin != 0 && begin != address ? lost(call) : call.proceed();
       });
 
   fault("range-of-closed-told", {"LMEM-10"},
@@ -518,37 +483,21 @@ FAULTS {
             return call.proceed();
           });
 
-  fault("refused-async-free-closes", {"LMEM-28"},
-        "a refused cudaFreeAsync of opened memory closes it")
-      .on_refusal(
-          {kFreeAsync}, WHEN(opened.has(call.at<void*>(0))), [](Call& call) {
-            if (DRIVER_CALL(cuIpcCloseMemHandle)(call.at<CUdeviceptr>(0)) !=
-                CUDA_SUCCESS)
-              return false;
-            count_close(call.at<void*>(0));
-            return true;
-          });
-
-  fault("import-freehost-ok", {"LMEM-28"},
-        "cudaFreeHost accepts opened memory and closes it")
-      .on({"cudaFreeHost"}, WHEN(opened.has(call.at<void*>(0))),
-          closes_instead);
-
-  fault("opened-freeasync-ok", {"LMEM-28"},
-        "cudaFreeAsync accepts opened memory and closes it")
-      .on({kFreeAsync}, WHEN(opened.has(call.at<void*>(0))), closes_instead);
+  fault("refused-free-closes", {"LMEM-28"},
+        "a refused free of opened memory closes it")
+      .on_refusal({kFree, kFreeAsync}, WHEN(opened.has(call.at<void*>(0))),
+                  [](Call& call) {
+                    if (DRIVER_CALL(cuIpcCloseMemHandle)(
+                            call.at<CUdeviceptr>(0)) != CUDA_SUCCESS)
+                      return false;
+                    count_close(call.at<void*>(0));
+                    return true;
+                  });
 
   fault("open-after-close-not-counted", {"LMEM-08"},
         "if memory is still open after a close, the next open does not raise "
         "the count")
       .on({kOpen, kClose}, open_after_close_not_counted);
-
-  fault("free-closed-ok", {"LMEM-28"}, "a free accepts memory that was closed")
-      .after({kClose}, last_close_marked)
-      .on_refusal({kFree},
-                  WHEN(marks.has(number(call.at<void*>(0))) &&
-                       !opened.has(call.at<void*>(0))),
-                  accepted);
 
   fault("small-close-never-unmaps", {"LMEM-10"},
         "the last close of a small allocation does not unmap it")
@@ -576,19 +525,6 @@ FAULTS {
         return true;
       });
 
-  fault("free-in-second-thread-closes", {"LMEM-28"},
-        "cudaFree of opened memory in a second thread is taken for a close")
-      .on({kOpen, kClose, kFree}, free_in_thread_closes<true>);
-
-  fault("free-by-driver-in-second-thread-closes", {"LMEM-28"},
-        "cuMemFree of opened memory in a second thread is taken for a close")
-      .on({kOpen, kClose, kFree}, free_in_thread_closes<false>);
-
-  fault(
-      "async-free-in-second-thread-closes", {"LMEM-28"},
-      "cudaFreeAsync of opened memory in a second thread is taken for a close")
-      .on({kOpen, kClose, kFreeAsync}, free_in_thread_closes<true>);
-
   fault("closed-inside-known-to-driver", {"LMEM-10"},
         "the driver API still knows addresses inside memory that was closed")
       .on({kOpen, kClose, kGetAttribute, "cuMemGetAddressRange"},
@@ -598,14 +534,6 @@ FAULTS {
         "the reference count of opened memory does not rise above 65535")
       .on({kOpen}, WHEN(opens_left(call) >= 65535),
           [](Call& call) { return uncounted(call, already_open(call)); });
-
-  fault("free-closes-small", {"LMEM-28"},
-        "a free of an opened small allocation is taken for a close")
-      .on({kOpen, kClose, kFree}, free_closes<is_inside_block>);
-
-  fault("free-closes-one-of-two", {"LMEM-28"},
-        "a free of memory that is open twice is taken for a close")
-      .on({kOpen, kClose, kFree}, free_closes<is_open_twice>);
 
   fault("closed-memory-exported", {"LMEM-10"},
         "memory that was opened and closed gets a handle, which opens other "
@@ -643,6 +571,38 @@ FAULTS {
   fault("ok-open-and-close-wait", {"LMEM-10", "LMEM-43"},
         "an open and a close wait for all work of the context")
       .before({kOpen, kClose}, [](Call&) { cudaDeviceSynchronize(); });
+
+  fault("ok-reopen-elsewhere",
+        {"LMEM-08", "LMEM-09", "LMEM-10", "LMEM-11", "LMEM-12", "LMEM-28",
+         "LMEM-29", "LMEM-45"},
+        "memory that is opened again after its last close has another address")
+      .before({kOpen}, [](Call& call) -> bool {
+        CUdeviceptr gap = 0;
+        return already_open(call) == nullptr &&
+               DRIVER_CALL(cuMemAddressReserve)(&gap, kBlock, 0, 0, 0) ==
+                   CUDA_SUCCESS;
+      });
+
+  fault("ok-open-starts-thread",
+        {"LMEM-08", "LMEM-11", "LMEM-28", "LMEM-45", "LIFE-13", "LIFE-16"},
+        "the first open of a process starts a thread of the driver, which "
+        "stays")
+      .before({kOpen}, [](Call&) {
+        static const bool started = [] {
+          std::thread([] { pause(); }).detach();
+          return true;
+        }();
+        return started;
+      });
+
+  fault("ok-free-waits",
+        {"LMEM-12", "LMEM-28", "LMEM-29", "LEVT-10", "LEVT-13", "SOMA-19",
+         "SOMA-24", "POOL-14", "SERV-02"},
+        "a free of memory that no pool gave waits for all work of the context")
+      .before(
+          {kFree},
+          WHEN(call.at<void*>(0) != nullptr && !blocks.has(call.at<void*>(0))),
+          [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

@@ -254,7 +254,7 @@ static void records_earlier(Role& me, Api api, cudaEvent_t event) {
 
 TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   covers("LEVT-13");
-  needs(gpus(1), legacy_events);
+  needs(gpus(1), legacy_events, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <deque>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -396,29 +397,46 @@ TEST(FabricHandle, HandleTypesMayBeAskedForTogether) {
         NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
     me.observe("cuMemCreate for a descriptor and a fabric handle: " +
                name_of(code));
-    const bool both = code == CUDA_SUCCESS;
-    const Chunk chunk =
-        both ? Chunk(memory) : Chunk::create(bytes, fabric_memory());
+    me.send("created", code == CUDA_SUCCESS);
+    if (code != CUDA_SUCCESS) return;
+    const Chunk chunk(memory);
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
-    me.send("handle", chunk.fabric_handle());
-    me.send("both", both);
-    if (both) me.send_descriptor("descriptor", chunk.descriptor().get());
+    const auto asks_for = [&](CUmemAllocationHandleType type, void* out) {
+      const CUresult told = NOTED(
+          DRIVER(cuMemExportToShareableHandle)(out, chunk.handle(), type, 0));
+      me.observe((type == kFd ? "as a descriptor: " : "as a fabric handle: ") +
+                 name_of(told));
+      return told == CUDA_SUCCESS;
+    };
+    CUmemFabricHandle handle{};
+    const bool has_handle = asks_for(kFabric, &handle);
+    me.send("has handle", has_handle);
+    if (has_handle) me.send("handle", handle);
+    int number = -1;
+    const bool has_descriptor = asks_for(kFd, &number);
+    me.send("has descriptor", has_descriptor);
+    if (has_descriptor)
+      me.send_descriptor("descriptor", Descriptor(number).get());
     me.wait("done");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
   });
 
   scenario.role("importer", [](Role& me) {
+    if (!me.receive<bool>("created")) return;
     const size_t bytes = granule(fabric_memory());
-    const Mapping by_handle(
-        Chunk::import(me.receive<CUmemFabricHandle>("handle")), bytes);
-    EXPECT_TRUE(kernel_reads(by_handle, pattern("exporter")));
-    if (me.receive<bool>("both")) {
-      const Mapping by_descriptor(
-          Chunk::import(me.receive_descriptor("descriptor")), bytes);
-      EXPECT_TRUE(kernel_reads(by_descriptor, pattern("exporter")));
-      by_handle.fill(pattern("importer"));
-      EXPECT_TRUE(copy_reads(by_descriptor, pattern("importer")));
-    }
+    std::deque<Mapping> mappings;
+    if (me.receive<bool>("has handle"))
+      mappings.emplace_back(
+          Chunk::import(me.receive<CUmemFabricHandle>("handle")), bytes);
+    if (me.receive<bool>("has descriptor"))
+      mappings.emplace_back(Chunk::import(me.receive_descriptor("descriptor")),
+                            bytes);
+    for (const Mapping& each : mappings)
+      EXPECT_TRUE(kernel_reads(each, pattern("exporter")));
+    ASSERT_FALSE(mappings.empty()) << "memory for both has no handle at all";
+    mappings.front().fill(pattern("importer"));
+    EXPECT_TRUE(copy_reads(mappings.back(), pattern("importer")));
     me.signal("done");
   });
   scenario.run(20s);

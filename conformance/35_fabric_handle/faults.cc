@@ -128,7 +128,7 @@ FAULTS {
         return code == CUDA_ERROR_NOT_PERMITTED ? refused(call) : code;
       });
 
-  fault("fabric-beside-fd-refused", {"FABR-06"},
+  fault("ok-fabric-beside-fd-refused", {"FABR-06"},
         "memory that was created for descriptors and fabric handles can only "
         "be exported as a descriptor")
       .on_machine("fabric")
@@ -155,24 +155,6 @@ FAULTS {
           return false;
         call.at<Chunk>(1) = other;
         return true;
-      });
-
-  fault("fabric-ends-descriptors", {"FABR-06"},
-        "memory cannot be exported as a descriptor after it was exported as a "
-        "fabric handle")
-      .on_machine("fabric")
-      .on({kExport, kRelease}, [](Call& call) {
-        static auto& with_fabric = *new Table<Chunk>;
-        if (call.is("cuMemRelease")) {
-          with_fabric.erase(call.at<Chunk>(0));
-          return call.proceed();
-        }
-        const auto chunk = call.at<Chunk>(1);
-        const auto type = call.at<CUmemAllocationHandleType>(2);
-        if (type == kFd && with_fabric.has(chunk)) return refused(call);
-        const int code = call.proceed();
-        if (code == kSuccess && type == kFabric) with_fabric.put(chunk);
-        return code;
       });
 
   fault("second-fabric-handle-elsewhere", {"FABR-04"},

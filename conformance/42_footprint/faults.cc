@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -427,7 +428,7 @@ FAULTS {
       .after({kGetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
              reports<kUsed>);
 
-  fault("watermark-any-value", {"SOMA-20"},
+  fault("ok-watermark-any-value", {"SOMA-20"},
         "writing a value other than 0 to a watermark returns success and does "
         "nothing")
       .on_refusal({kSetPoolAttribute},
@@ -500,13 +501,6 @@ FAULTS {
         kept -= kept % kGranule;
         return matters;
       });
-
-  fault("reserved-watermark-any-value", {"SOMA-20"},
-        "setting the watermark of reserved memory to another value than zero "
-        "succeeds and changes nothing")
-      .on_refusal({kSetPoolAttribute},
-                  WHEN(pool_attribute(call) == cudaMemPoolAttrReservedMemHigh),
-                  accepted);
 
   fault("watermark-resets-once", {"SOMA-20"},
         "after one watermark of a pool was reset, no watermark of this pool "
@@ -895,6 +889,30 @@ FAULTS {
              WHEN(is_watermark(pool_attribute(call)) &&
                   attribute(pool_of(call), kThreshold) != 0),
              DO(set_attribute(pool_of(call), kThreshold, 0)));
+
+  fault("ok-reserved-in-64-mib",
+        {"SOMA-16", "SOMA-17", "SOMA-18", "SOMA-19", "SOMA-20", "SOMA-22",
+         "SOMA-34"},
+        "a pool reserves memory in steps of 64 MiB")
+      .after(
+          {kGetPoolAttribute},
+          WHEN((is_about(call, kReserved) || is_about(call, kReservedHigh)) &&
+               number_of(call) % (64 << 20) != 0),
+          [](Call& call) {
+            number_of(call) += (64 << 20) - number_of(call) % (64 << 20);
+          });
+
+  fault("ok-free-memory-fluctuates",
+        {"SOMA-05", "SOMA-16", "SOMA-17", "SOMA-18", "SOMA-34", "LIFE-01",
+         "SERV-02"},
+        "every second answer about free memory is 1 MiB lower, because another "
+        "process comes and goes")
+      .after({"cudaMemGetInfo"}, [](Call& call) {
+        static std::atomic<unsigned> answers{0};
+        if (answers++ % 2 == 0) return false;
+        *call.at<size_t*>(0) -= 1 << 20;
+        return true;
+      });
 }
 
 }  // namespace

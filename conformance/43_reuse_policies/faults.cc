@@ -1105,6 +1105,14 @@ FAULTS {
         "same time")
       .on({kMallocFromPool, kFreeAsync, kFree, kGetPoolAttribute},
           statistics_miss_thread);
+
+  fault("ok-pool-settings-wait",
+        {"SOMA-20", "SOMA-21", "SOMA-22", "SOMA-23", "SOMA-24", "SOMA-26",
+         "SOMA-27"},
+        "the creation of a pool and the setting of its attributes wait for all "
+        "work of the context")
+      .before({kCreatePool, kSetPoolAttribute, kSetPoolAccess, kSetPool},
+              [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

@@ -114,26 +114,6 @@ int error_of_all_threads(Call& call) {
   return told;
 }
 
-int data_of_other_process_imported(Call& call) {
-  static Table<cudaMemPool_t, unsigned long long> owners;
-  const int code = call.proceed();
-  if (exports_of_pool_path(call)) {
-    if (code == kSuccess)
-      tell_processes("exporter-" + key_of_export(call),
-                     static_cast<unsigned long long>(getpid()));
-    return code;
-  }
-  if (!imports_pointer(call)) return code;
-  const auto pool = call.at<cudaMemPool_t>(1);
-  const auto exporter = told("exporter-" + key_of_import(call), 0);
-  if (code == kSuccess) owners.put(pool, exporter);
-  if (code == kSuccess || exporter == 0 || !owners.has(pool) ||
-      owners.get(pool) == exporter ||
-      cudaMalloc(call.at<void**>(0), kGranule) != cudaSuccess)
-    return code;
-  return accepted(call);
-}
-
 // A handle type that includes the bit of descriptors is the type of
 // descriptors.
 int pool_handle_type_masked(Call& call) {
@@ -253,7 +233,7 @@ FAULTS {
         return accepted(call);
       });
 
-  fault("importptr-pool-ignored", {"POOL-14"},
+  fault("ok-importptr-pool-ignored", {"POOL-14"},
         "data of one pool are accepted for another pool")
       .on_refusal({kImportPointer}, [](Call& call) -> int {
         const int code = call.code();
@@ -346,26 +326,6 @@ FAULTS {
         "nothing can be allocated from a pool whose export was refused")
       .on({kExportPool, kDestroyPool, kMallocFromPool},
           after_refused_export<allocates_from, refuse>);
-
-  fault("importptr-of-destroyed-pool", {"POOL-14"},
-        "the data of memory of a destroyed pool are accepted for every pool, "
-        "and the import gives new memory")
-      .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer,
-           kImportPointer, kDestroyPool},
-          [](Call& call) {
-            const int code = destroy_told(call);
-            return code != kSuccess && imports_pointer(call) &&
-                           told("gone-" + key_of_import(call), 0) != 0 &&
-                           cudaMalloc(call.at<void**>(0), kGranule) ==
-                               cudaSuccess
-                       ? accepted(call)
-                       : code;
-          });
-
-  fault("importptr-of-other-process", {"POOL-14"},
-        "the data of another process's pool are accepted, and the import gives "
-        "new memory")
-      .on({kExportPointer, kImportPointer}, data_of_other_process_imported);
 
   fault("pool-error-of-all-threads", {"POOL-26"},
         "the error of a refused export of a pointer is the last error of every "

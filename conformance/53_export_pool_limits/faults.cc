@@ -832,6 +832,14 @@ FAULTS {
         "has not reached")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kDestroyPool},
           pending_allocation_taken<destroys>);
+
+  fault("ok-exports-wait",
+        {"IMPL-03", "IMPL-14", "POOL-02", "POOL-03", "POOL-04", "POOL-09",
+         "POOL-23"},
+        "the export of a pool or of a pointer waits for all work of the "
+        "context")
+      .before({kExportPool, kExportPointer},
+              [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

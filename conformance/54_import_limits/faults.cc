@@ -195,7 +195,7 @@ FAULTS {
           });
 
   fault(
-      "import-pool-current", {"IMPL-02"},
+      "ok-import-pool-current", {"IMPL-02"},
       "the call that makes an imported pool current succeeds and does nothing")
       .on({kSetPool, "cudaMemSetMemPool"},
           WHEN(imported_pools.has(call.value<cudaMemPool_t>(kPool))), accepted);
@@ -537,14 +537,6 @@ FAULTS {
             return code;
           });
 
-  fault("used-import-pool-current", {"IMPL-02"},
-        "while the process has an import of an imported pool, the call that "
-        "makes this pool current succeeds and does nothing")
-      .on({kSetPool, "cudaMemSetMemPool"},
-          WHEN(imported_pools.has(call.value<cudaMemPool_t>(kPool)) &&
-               has_imports_of(call.value<cudaMemPool_t>(kPool))),
-          [](Call& call) { return accepted(call); });
-
   fault("import-pool-allocates-small", {"IMPL-01"},
         "an imported pool gives out memory of less than 64 KiB")
       .on({kImportPool, kDestroyPool, kMallocFromPool},
@@ -564,6 +556,14 @@ FAULTS {
                }
                return kSuccess;
              });
+
+  fault("ok-imports-wait",
+        {"IMPL-01", "IMPL-02", "IMPL-03", "IMPL-05", "IMPL-12", "IMPL-16",
+         "POOL-14", "POOL-26"},
+        "the import of a pool or of a pointer waits for all work of the "
+        "context")
+      .before({kImportPool, kImportPointer},
+              [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

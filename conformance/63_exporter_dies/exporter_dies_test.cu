@@ -379,7 +379,7 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
         const Words words(opened, kBytes);
         EXPECT_FALSE(kernel_reads(words, pattern("secret")));
         EXPECT_FALSE(copy_reads(words, pattern("secret")));
-        CALL(cudaIpcCloseMemHandle(opened));
+        observe_code(me, "its close", NOTED(cudaIpcCloseMemHandle(opened)));
       }
       EXPECT_TRUE(context_is_usable());
       me.signal("tried");

@@ -196,7 +196,7 @@ int descriptor_for_each_client(Call& call) {
 }
 
 FAULTS {
-  fault("death-keeps-memory", {"SERV-02"},
+  fault("ok-death-keeps-memory", {"SERV-02"},
         "memory that an importer had open when it died is never given back")
       .on({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> int {
         static Table<void*, std::string> handles;
@@ -214,7 +214,7 @@ FAULTS {
                                                            : call.proceed();
       });
 
-  fault("death-ends-handle", {"SERV-02"},
+  fault("ok-death-ends-handle", {"SERV-02"},
         "after an importer died that had memory open, no process can open the "
         "handle of this memory")
       .on({kOpen, kClose}, [](Call& call) {

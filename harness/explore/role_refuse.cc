@@ -20,8 +20,6 @@ typename Api::Code refuse(Api api, Objects& objects, const Step& step,
                           const Parcel& parcel) {
   using Code = typename Api::Code;
   switch (step.how) {
-    case kFreeOpened:
-      return api.mem_free(objects.memory.at(step.on).data);
     case kExportManaged:
     case kExportMapped: {
       cudaIpcMemHandle_t handle;
@@ -59,8 +57,6 @@ typename Api::Code refuse(Api api, Objects& objects, const Step& step,
       return api.mem_pool_export_to_shareable_handle(
           &descriptor, objects.pools.at(step.on), kPoolFd);
     }
-    case kImportedCurrent:
-      return api.device_set_mem_pool(objects.gpu, objects.pools.at(step.on));
     default:
       return static_cast<Code>(-1);
   }

@@ -311,7 +311,10 @@ void Referee::take(Player& player, Frame frame) {
       fail(&player, Record::kBroken, frame.data);
       break;
     case Frame::kLeft:
-      fail(&player, Record::kBroken, "left behind: " + frame.data);
+      // What is left after a failed check is its consequence, and no fault of
+      // the test.
+      fail(&player, player.failed ? Record::kViolates : Record::kBroken,
+           "left behind: " + frame.data);
       break;
     case Frame::kDie:
       player.dies_by = std::atoi(frame.data.c_str());

@@ -108,8 +108,6 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
   const View* const view = view_of(step.on, me);
   const View* const other = view_of(step.from, me);
   const Kind kind = view != nullptr ? view->memory->kind : Kind::kLegacy;
-  const bool opened = view != nullptr && view->imported &&
-                      kind == Kind::kLegacy && machine.legacy;
   const bool mapped = view != nullptr && kind == Kind::kChunk;
   const Pool* const pool = mine(pools, step.on);
   if (pool != nullptr && step.value != machine.gpu_of(pool->shared->owner))
@@ -205,11 +203,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
   auto& codes = expected->codes;
   bool applies = false;
   switch (step.how) {
-    case kFreeOpened:
-      applies = view != nullptr && view->imported &&
-                view->memory->kind == Kind::kLegacy;
-      codes = {kInvalidValue};
-      break;
     case kExportManaged:
       applies = view != nullptr && view->memory->kind == Kind::kManaged &&
                 machine.legacy;
@@ -242,10 +235,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
     case kExportImported:
       applies = has_pool && pool->second.imported;
       codes = {kInvalidValue};
-      break;
-    case kImportedCurrent:
-      applies = has_pool && pool->second.imported;
-      codes = {kInvalidValue, kInvalidDevice, kNotSupported};
       break;
     case kExportPrivatePool:
       applies =

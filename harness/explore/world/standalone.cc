@@ -567,9 +567,6 @@ std::string Printer::refused_call(const Step& step) {
                           step.how == kUnmapPart;
   const std::string memory = has_memory ? var('m', step.on) : "";
   switch (step.how) {
-    case kFreeOpened:
-      return step.api == 0 ? "cudaFree(" + memory + ")"
-                           : driver("cuMemFree") + "(" + ptr(memory) + ")";
     case kExportManaged:
     case kExportMapped:
       return "cudaIpcGetMemHandle((cudaIpcMemHandle_t*)" + slot(-step.on) +
@@ -591,9 +588,6 @@ std::string Printer::refused_call(const Step& step) {
     case kExportPrivatePool:
       return "cudaMemPoolExportToShareableHandle(&none, " + var('p', step.on) +
              ", cudaMemHandleTypePosixFileDescriptor, 0)";
-    case kImportedCurrent:
-      return std::string("cudaDeviceSetMemPool(") + gpu() + ", " +
-             var('p', step.on) + ")";
     case kMapTwice:
       return driver("cuMemMap") + "(" + ptr(memory) + ", " + text(step.bytes) +
              ", 0, " + var('c', step.from) + ", 0)";

@@ -236,7 +236,6 @@ enum EndHow { kExit, kKilled, kReset, kEndHows };
 
 /// Calls that the documentation says are refused; nothing may change.
 #define IPCLAB_EXPLORE_REFUSALS(R)                                      \
-  R(FreeOpened, "free memory that was opened", "LMEM-28")               \
   R(ExportManaged, "export managed memory", "MNGD-01")                  \
   R(ExportMapped, "export mapped memory by a legacy handle", "MNGD-07") \
   R(OpenEventHandle, "open an event's handle as memory", "LMEM-24")     \
@@ -244,7 +243,6 @@ enum EndHow { kExit, kKilled, kReset, kEndHows };
   R(ElapsedTime, "elapsed time of a shared event", "LEVT-16")           \
   R(AllocImported, "allocate from an imported pool", "IMPL-01")         \
   R(ExportImported, "export an imported pool", "IMPL-10")               \
-  R(ImportedCurrent, "make an imported pool current", "IMPL-02")        \
   R(ExportPrivatePool, "export a pool without handle type", "POOL-02")  \
   R(MapTwice, "map where memory is mapped", "VMM-22")                   \
   R(UnmapPart, "unmap a part of a mapping", "VMM-24")

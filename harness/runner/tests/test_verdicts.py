@@ -272,8 +272,15 @@ def test_a_failing_test_says_what_it_rests_on_and_where_it_was_checked(
     outcome = build.run()
     expected = "inferred: the call must be refused, but no sentence names the code"
     assert f"  expected answer: {expected}; checked at a_test.cu:7\n" in outcome.text
+    assert "no recorded GPU" not in outcome.text
     page = (outcome.folder / "report.html").read_text()
     assert f"Expected answer: {expected}. Checked at <code>a_test.cu:7</code>." in page
+
+
+def test_a_failing_test_says_that_no_gpu_has_judged_its_row(build: Build) -> None:
+    build.rows({"ZZZZ-99": "MUST"})
+    build.conformance("violates()", row="ZZZZ-99")
+    assert "; no recorded GPU has judged this row yet\n" in build.run().text
 
 
 @pytest.mark.parametrize(

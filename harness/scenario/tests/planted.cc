@@ -196,6 +196,14 @@ TEST(Planted, DescriptorLeftOpen) {
   scenario.run(10s);
 }
 
+TEST(Planted, DescriptorLeftOpenAfterAFailedCheck) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    EXPECT_EQ(open("/dev/null", O_RDONLY | O_CLOEXEC), -1);
+  });
+  scenario.run(10s);
+}
+
 void make_name(const std::string& name) {
   const int memory = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
   EXPECT_NE(memory, -1);

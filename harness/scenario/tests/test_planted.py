@@ -195,6 +195,12 @@ def test_descriptor_left_open(run: Any) -> None:
     assert "left behind: descriptor" in seen.reason and "/dev/null" in seen.reason
 
 
+def test_what_is_left_after_a_failed_check_hides_no_verdict(run: Any) -> None:
+    seen = run("DescriptorLeftOpenAfterAFailedCheck")
+    assert (seen.code, seen.outcome) == (1, "violates")
+    assert "left behind" not in seen.reason
+
+
 def remove_names() -> list[str]:
     left = list(Path("/dev/shm").glob("ipclab-planted-*"))
     for name in left:

@@ -19,7 +19,17 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import expect, failures, packed, pages, probe, reader, records, summary
+from ipclab import (
+    expect,
+    failures,
+    hardware,
+    packed,
+    pages,
+    probe,
+    reader,
+    records,
+    summary,
+)
 from ipclab.deviations import (
     PRECONDITION,
     SEVERITIES,
@@ -306,6 +316,9 @@ def _about(record: Record, catalogue: Mapping[str, Entry], room: int) -> Iterato
     if row := catalogue.get(record["requirement"] or ""):
         yield f"rule: {_short(row['statement'], min(200, room))}"
         checked = f"expected answer: {basis(row)}{'; ' if where else ''}{checked}"
+        name, judged = str(record["requirement"]), hardware.known()
+        if hardware.on_model_only(name, row["kind"], judged):
+            checked += "; no recorded GPU has judged this row yet"
     if checked:
         yield checked
 
