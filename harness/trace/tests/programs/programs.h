@@ -23,7 +23,7 @@ struct Case {
 };
 
 extern const std::vector<Case> kMemory, kLifetimes, kEvents, kChunks, kPools,
-    kOwners, kSurroundings;
+    kOwners, kSurroundings, kCaptures;
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kLazy = cudaIpcMemLazyEnablePeerAccess;
