@@ -234,7 +234,7 @@ def _checkpoints(story: Story, began: int) -> list[str]:
     first, last = ((at - began) / 1e9 for at in (min(begins), max(ends)))
     return [
         f"{_count(len(sharing), 'process')} shared memory from {first:.3f} s to "
-        f"{last:.3f} s: a driver before 610 checkpoints them before or after that"
+        f"{last:.3f} s; before driver 610 cuda-checkpoint refuses them in this time"
     ]
 
 
