@@ -81,8 +81,8 @@ template <class T>
 constexpr bool kHandle =
     std::is_same_v<T, CUcontext> || std::is_same_v<T, CUstream> ||
     std::is_same_v<T, CUevent> || std::is_same_v<T, CUmemoryPool> ||
-    std::is_same_v<T, CUgraphExec> || std::is_same_v<T, CUfunction> ||
-    std::is_same_v<T, CUhostFn>;
+    std::is_same_v<T, CUgraph> || std::is_same_v<T, CUgraphExec> ||
+    std::is_same_v<T, CUfunction> || std::is_same_v<T, CUhostFn>;
 
 template <class T>
 Line& Line::value(const T& argument, bool ok) {

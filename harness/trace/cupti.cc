@@ -2,6 +2,7 @@
 // The recorder on NVIDIA's driver. cuInit loads the library that
 // CUDA_INJECTION64_PATH names and calls InitializeInjection().
 #include <cupti_callbacks.h>
+#include <cupti_driver_cbid.h>
 #include <cupti_runtime_cbid.h>
 #include <dlfcn.h>
 #include <driver_types.h>
@@ -139,6 +140,9 @@ std::string subscribe() {
   }
   int enabled = 0;
   for (const Call* call = begin_calls(); call != end_calls(); ++call) {
+    // Libraries ask for the context at each step, which is never refused before
+    // the call that they are about to make.
+    if (call->identifier == CUPTI_DRIVER_TRACE_CBID_cuCtxGetCurrent) continue;
     // An older driver may not know the newest function.
     enabled += enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API,
                       call->identifier) == CUPTI_SUCCESS;

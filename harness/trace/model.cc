@@ -68,6 +68,29 @@ CUresult pass_on(int index, const Parameters& parameters,
   return result;
 }
 
+// A host function belongs to the program, although the driver calls it. A graph
+// may call it again, so what is needed for that stays.
+struct HostFunction {
+  CUhostFn function;
+  void* data;
+};
+
+void call_from_outside(void* given) {
+  const HostFunction host = *static_cast<const HostFunction*>(given);
+  const bool before = inside;
+  inside = false;
+  host.function(host.data);
+  inside = before;
+}
+
+template <class... Arguments>
+void prepare(const Arguments&...) {}
+void prepare(CUstream&, CUhostFn& function, void*& data) {
+  if (!tracing() || function == nullptr) return;
+  data = new HostFunction{function, data};
+  function = call_from_outside;
+}
+
 }  // namespace
 }  // namespace ipclab::trace
 
@@ -87,6 +110,7 @@ CUresult pass_on(int index, const Parameters& parameters,
     using namespace ipclab::trace;                                  \
     REAL(symbol, declared);                                         \
     const Parameters parameters{WITHOUT_BRACKETS passed};           \
+    prepare passed;                                                 \
     return pass_on(index, parameters, [&] { return real passed; }); \
   }
 #include "wrappers.inc"

@@ -134,7 +134,10 @@ void record_message(const char* what, int socket, const msghdr& message,
         write_descriptor(line, descriptor, true);
       }
     }
-    write(line.raw("]}"));
+    // The kernel has closed descriptors for which the receiver had no room.
+    const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
+    line.raw(cut && *what == 'r' ? "],\"cut\":true" : "]");
+    write(line.raw("}"));
   }
   errno = error;
 }

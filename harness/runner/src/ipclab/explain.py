@@ -35,7 +35,11 @@ NUMBERS = (
         re.IGNORECASE,
     ),
     re.compile(r"\b(?:error|code)[ :=#('\"]+(\d{3})\b", re.IGNORECASE),
-    re.compile(r"\bcu(?:da)?[A-Z]\w*(?:\([^)]*\))?[ :=>\-]+(\d{1,3})\b"),
+    re.compile(
+        r"\bcu(?:da)?[A-Z]\w*(?:\([^)]*\))?"
+        r"(?: (?:failed|refused|return(?:ed|s)?)(?: value| code| with)?)?"
+        r"[ :=>\-]+(\d{1,3})\b"
+    ),
     re.compile(r"\b(?:cudaError\w+|CUDA_ERROR_\w+)\W{1,3}(\d{1,3})\b"),
     re.compile(r"\[(\d{3})\] Call to cu"),  # Numba
 )

@@ -184,7 +184,7 @@ def told(found: dict[str, Any]) -> list[Text | Table]:
     lines.append(
         Text(
             f"IOMMU: {', '.join(known['iommu'])}; bridges whose ACS redirects peers: "
-            f"{acs or 'none'}; {CHECK}={known[CHECK] or ''}"
+            f"{acs or 'none'}; {CHECK}: {known[CHECK] or 'not set'}"
         )
     )
     seconds = found["milliseconds"] / 1000
@@ -192,7 +192,9 @@ def told(found: dict[str, Any]) -> list[Text | Table]:
         "proved": f"peers: proved, {len(found['pairs'])} pairs in {seconds:.1f} s",
         "broken": "peers: BROKEN. What the driver promises does not hold: data between "
         "these GPUs may be lost or wrong",
-        "none": "peers: none. The driver promises no access between two GPUs here",
+        "none": "peers: none. The driver promises no access between two GPUs here"
+        if found["pairs"]
+        else "peers: not tried, because this process does not see two GPUs",
     }
     lines.append(Text(meaning[found["verdict"]], style="bold"))
     lines += [Text(f"  {x}") for x in found["implies"]]

@@ -1,6 +1,11 @@
 // Mistakes with memory of cuMemCreate and its descriptors.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
 #include "programs.h"
 
 namespace {
@@ -126,6 +131,83 @@ void imports_a_number(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+// Sends a descriptor by a socket of its own, which is sent first.
+void lends_two_in_a_message(Channel& channel, bool) {
+  const Chunk chunks[2] = {make(), make()};
+  const int fds[2] = {descriptor_of(chunks[0]), descriptor_of(chunks[1])};
+  int ends[2];
+  SYS_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+  channel.send_descriptor("socket", ends[1]);
+  close(ends[1]);
+  char byte = 2;
+  iovec bytes{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fds);
+  memcpy(CMSG_DATA(header), fds, sizeof fds);
+  SYS_CHECK(static_cast<int>(sendmsg(ends[0], &message, 0)));
+  for (const int fd : fds) close(fd);
+  channel.wait("done");
+  close(ends[0]);
+  for (const Chunk chunk : chunks) CU_CHECK(DRIVER(cuMemRelease)(chunk));
+}
+
+void has_room_for_one(Channel& channel, bool wrong) {
+  CUDA_CHECK(cudaFree(nullptr));
+  const int socket = channel.receive_descriptor("socket");
+  int fds[2] = {-1, -1};
+  char byte = 0;
+  iovec bytes{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_LEN(wrong ? sizeof fds[0] : sizeof fds);
+  SYS_CHECK(static_cast<int>(recvmsg(socket, &message, 0)));
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  memcpy(fds, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
+  close(socket);
+  for (const int fd : fds) {
+    Chunk chunk;
+    if (import(&chunk, fd) != CUDA_SUCCESS) continue;
+    close(fd);
+    CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  }
+  channel.signal("done");
+}
+
+void closes_before_it_sends(Channel& channel, bool wrong) {
+  const Chunk chunk = make();
+  const int fd = descriptor_of(chunk);
+  int other = -1;
+  if (wrong) {
+    close(fd);
+    other = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (other != fd) std::exit(EXIT_FAILURE);  // the lowest number is free
+  }
+  channel.send_descriptor("descriptor", fd);
+  close(wrong ? other : fd);
+  channel.wait("done");
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+}
+
+void imports_what_came(Channel& channel, bool) {
+  CUDA_CHECK(cudaFree(nullptr));
+  const int fd = channel.receive_descriptor("descriptor");
+  Chunk chunk;
+  if (import(&chunk, fd) == CUDA_SUCCESS) CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  close(fd);
+  channel.signal("done");
+}
+
 void imports_as_a_pool(Channel& channel, bool wrong) {
   CUDA_CHECK(cudaFree(nullptr));
   static_cast<void>(channel.receive<int>("number"));
@@ -184,6 +266,8 @@ const std::vector<Case> kChunks = {
     {"used-without-access.device", lends, uses_on_device_1},
     {"bad-descriptor", lends, imports_a_number},
     {"bad-descriptor.kind", lends, imports_as_a_pool},
+    {"bad-descriptor.cut", lends_two_in_a_message, has_room_for_one},
+    {"bad-descriptor.closed", closes_before_it_sends, imports_what_came},
     {"mapped-with-another-size", lends, maps_more},
     {"descriptor-left-open.chunk", leaves_a_descriptor, borrows},
     {"not-exportable.chunk", exports_what_is_not_shareable, waits},

@@ -31,7 +31,7 @@ int open_process(pid_t pid) {
 std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const auto* cases : {&kMemory, &kLifetimes, &kEvents, &kChunks, &kPools,
-                            &kOwners, &kSurroundings})
+                            &kOwners, &kSurroundings, &kCaptures})
     all.insert(all.end(), cases->begin(), cases->end());
   return all;
 }

@@ -58,6 +58,16 @@ void opens_other_bytes(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+void opens_what_was_text(Channel& channel, bool wrong) {
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  cudaIpcMemHandle_t copy{};  // a string ends at its first zero byte
+  if (wrong) std::strncpy(copy.reserved, handle.reserved, sizeof copy.reserved);
+  void* data = nullptr;
+  if (cudaIpcOpenMemHandle(&data, wrong ? copy : handle, kLazy) == cudaSuccess)
+    CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
 void exports_managed(Channel& channel, bool wrong) {
   if (wrong) {
     void* managed = nullptr;
@@ -279,6 +289,7 @@ const std::vector<Case> kMemory = {
     {"second-context", lend, opens_in_two_contexts},
     {"wrong-flags", lend, opens_with_flags},
     {"unknown-handle.memory", lend, opens_other_bytes},
+    {"unknown-handle.text", lend, opens_what_was_text},
     {"not-exportable.managed", exports_managed, open_and_close},
     {"interior-pointer", exports_the_middle, opens_the_base},
     {"no-path-to-owner", lend, opens_on_the_other_device},

@@ -23,7 +23,7 @@ struct Case {
 };
 
 extern const std::vector<Case> kMemory, kLifetimes, kEvents, kChunks, kPools,
-    kOwners, kSurroundings;
+    kOwners, kSurroundings, kCaptures;
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kLazy = cudaIpcMemLazyEnablePeerAccess;
@@ -71,17 +71,19 @@ inline int devices() {
   return count;
 }
 
-/// Ends the importer of a case that this machine cannot run.
+/// In the importer, waits until the exporter has ended. In the exporter, waits
+/// until the importer has ended.
+void wait_for_peers_end();
+
+/// Ends the importer of a case that this machine cannot run, after the
+/// exporter, which still sends.
 inline void skip_without(bool met, const char* what, Channel& channel) {
   if (met) return;
   std::printf("SKIP: this program needs %s\n", what);
   channel.signal("done");
+  wait_for_peers_end();
   std::exit(77);
 }
-
-/// In the importer, waits until the exporter has ended. In the exporter, waits
-/// until the importer has ended.
-void wait_for_peers_end();
 
 /// Waits for the end of a child, and kills the child if it takes too long.
 /// Returns the status of waitpid(2).

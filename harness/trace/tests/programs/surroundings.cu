@@ -246,18 +246,21 @@ void waits_before_it_writes_too(Channel& channel, bool wrong) {
 
 // A wait for a value that nobody writes.
 
-void writes_one(Channel& channel, bool wrong) {
+template <int kLast>
+void writes_up_to(Channel& channel, bool wrong) {
   void* word = allocate();
   channel.send("handle", handle_of(word));
   channel.wait("opened");
-  CU_CHECK(
-      DRIVER(cuStreamWriteValue32)(CU_STREAM_LEGACY, word_at(word, 0), 1, 0));
+  for (int i = 1; i <= kLast; ++i)
+    CU_CHECK(
+        DRIVER(cuStreamWriteValue32)(CU_STREAM_LEGACY, word_at(word, 0), i, 0));
   CUDA_CHECK(cudaDeviceSynchronize());
   if (wrong) {
     wait_for_peers_end();
     CUDA_CHECK(cudaFree(word));
     std::exit(EXIT_SUCCESS);  // its importer gives up
   }
+  channel.signal("written");
   channel.wait("done");
   CUDA_CHECK(cudaFree(word));
 }
@@ -267,13 +270,15 @@ void waits_for_two(Channel& channel, bool wrong) {
   cudaStream_t stream;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   channel.signal("opened");
-  CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word_at(word, 0), wrong ? 2 : 1,
-                                       CU_STREAM_WAIT_VALUE_EQ));
+  CU_CHECK(DRIVER(cuStreamWaitValue32)(
+      stream, word_at(word, 0), wrong ? 2 : 1,
+      wrong ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ));
   for (int i = 0; cudaStreamQuery(stream) == cudaErrorNotReady; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (wrong && i == 60) _exit(EXIT_FAILURE);
   }
   CUDA_CHECK(cudaStreamDestroy(stream));
+  channel.wait("written");
   CUDA_CHECK(cudaIpcCloseMemHandle(word));
   channel.signal("done");
 }
@@ -317,12 +322,8 @@ void imports_for_each_use(Channel& channel, bool wrong) {
   CUDA_CHECK(cudaFree(nullptr));
   const int fd = channel.receive_descriptor("descriptor");
   std::vector<Chunk> kept;
-  for (int use = 0; use < 1050; ++use) {
-    kept.push_back(import(fd));
-    if (wrong) continue;
-    CU_CHECK(DRIVER(cuMemRelease)(kept.back()));
-    kept.pop_back();
-  }
+  for (int use = 0; use < 1050; ++use)
+    if (wrong || kept.empty()) kept.push_back(import(fd));
   close(fd);
   for (Chunk chunk : kept) CU_CHECK(DRIVER(cuMemRelease)(chunk));
   channel.signal("done");
@@ -402,7 +403,8 @@ const std::vector<Case> kSurroundings = {
      waits_before_it_writes_too<false>},
     {"waits-in-a-cycle.polled", waits_before_it_writes<true>,
      waits_before_it_writes_too<true>},
-    {"unsatisfied-wait", writes_one, waits_for_two},
+    {"unsatisfied-wait", writes_up_to<1>, waits_for_two},
+    {"unsatisfied-wait.passed", writes_up_to<3>, waits_for_two},
     {"events-without-end", makes_events, is_done},
     {"imports-without-end", sends_one_chunk, imports_for_each_use},
     {"reservations-without-end", reserves_addresses, is_done},

@@ -46,7 +46,7 @@ def _import_chunk(state: State, space: Space, call: Call) -> None:
     handle = state.found_handle(space, call.arguments["osHandle"])
     state.imported(call, handle)
     if not call.ok:
-        descriptors.refused_import(state, call, handle, "chunk", "VMM-11")
+        descriptors.refused_import(state, space, call, handle, "chunk", "VMM-11")
         return
     memory = handle.of if handle and isinstance(handle.of, Memory) else None
     opening = state.opened(space, call, memory, handle, "chunk", 0)

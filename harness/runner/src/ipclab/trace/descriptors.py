@@ -28,6 +28,11 @@ def _send(state: State, space: Space, event: Event) -> None:
 
 def _receive(state: State, space: Space, event: Event) -> None:
     waiting = state.sent.get(_message_key(event), deque())
+    if event.facts.get("cut"):  # fewer descriptors than were sent
+        start = _message_key(event).rstrip("]")
+        waiting = next(
+            (x for key, x in state.sent.items() if x and key.startswith(start)), waiting
+        )
     for index, sent in enumerate(waiting):
         if sent.event.process is event.process:
             continue
@@ -35,6 +40,15 @@ def _receive(state: State, space: Space, event: Event) -> None:
         state.story.messages.append(Message(sent.event, event))
         state.concerns(sent.event, event)
         state.learns(space, sent.told)
+        lost = len(sent.handles) - len(event.facts["descriptors"])
+        if event.facts.get("cut") and lost > 0:
+            space.cut = lost, len(sent.handles)
+        for descriptor, given in zip(
+            event.facts["descriptors"], sent.event.facts["descriptors"], strict=False
+        ):
+            early = given and state.spaces[sent.event.process].closed.get(given["fd"])
+            if descriptor and early:
+                space.early[descriptor["fd"]] = early
         for descriptor, handle in zip(
             event.facts["descriptors"], sent.handles, strict=False
         ):
@@ -69,6 +83,8 @@ def _close(state: State, space: Space, event: Event) -> None:
     if handle is not None:
         handle.closes.append(event)
         state.concerns(event)
+        if handle.process is space.process:
+            space.closed[event.facts["descriptor"]["fd"]] = handle
     space.descriptors.pop(event.facts["descriptor"]["fd"], None)
 
 
@@ -97,18 +113,42 @@ def shared_handle(
 
 
 def refused_import(
-    state: State, call: Call, handle: Handle | None, kind: str, row: str
+    state: State, space: Space, call: Call, handle: Handle | None, kind: str, row: str
 ) -> None:
     """Add a finding if the descriptor of a refused import belongs to another thing."""
-    if handle is None or handle.kind != kind:
-        what = "no export" if handle is None else handle.of_what
-        state.found(
-            "bad-descriptor",
-            call,
-            f"{call.name} of a descriptor of {what} (error {call.result})",
-            row="VMM-12" if handle is not None else row,
-            instead=IMPORTED_BY[handle.kind] if handle is not None else "",
+    if handle is not None and handle.kind == kind:
+        return
+    given = call.arguments.get("osHandle", call.arguments.get("handle"))
+    early = space.early.get(given["fd"]) if isinstance(given, dict) else None
+    text, instead = "a descriptor of no export", ""
+    if handle is not None:
+        text, instead = f"a descriptor of {handle.of_what}", IMPORTED_BY[handle.kind]
+    elif early is not None:
+        text += (
+            f": {early.process.name} had closed its descriptor of {early.of_what} "
+            "before it sent this number, which stood for another file then"
         )
+        instead = "send the descriptor first, and close it then"
+    elif given is None:
+        text = "a number that is no open descriptor here"
+        if space.cut:
+            lost, sent = space.cut
+            text += (
+                f": this process has received a message that was cut, with {lost} of "
+                f"{sent} descriptors missing"
+            )
+            instead = (
+                "give recvmsg a control buffer of CMSG_SPACE for all descriptors of a "
+                "message, and check msg_flags for MSG_CTRUNC"
+            )
+    state.found(
+        "bad-descriptor",
+        call,
+        f"{call.name} of {text} (error {call.result})",
+        row="VMM-12" if handle is not None else row,
+        instead=instead,
+        other=early.made if early else None,
+    )
 
 
 def _message_key(event: Event) -> str:

@@ -129,6 +129,7 @@ def _record_event(state: State, space: Space, call: Call) -> None:
     streams = space.pending if stream in LEGACY else {stream: ()}
     event.covers = [work for x in streams for work in space.pending.get(x, {}).values()]
     event.told = state.knowledge(space, call)
+    event.waited.clear()
     for waiter, wait in event.early.items() if first else ():
         _waited_early(state, event, waiter, wait)
 
@@ -181,6 +182,7 @@ def _wait_event(state: State, space: Space, call: Call) -> None:
     if event.recorded is None and event.owner is not space.process:
         event.early[space.process] = call
     host = call.name != "cuStreamWaitEvent"
+    event.waited.add(space.process)
     for work in event.covers:
         work.ordered_for.add(space.process)
         if host:

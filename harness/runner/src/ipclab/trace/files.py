@@ -132,11 +132,12 @@ def when(entry: Entry) -> int:
     """The time at which an entry takes effect.
 
     A call that releases something takes effect when it begins, because other processes
-    may see the effect from then on. Any other call takes effect when it ends.
+    may see the effect from then on; so does one whose function another thread runs. Any
+    other call takes effect when it ends.
     """
     if isinstance(entry, Event):
         return entry.at
-    return entry.began if entry.name in TAKES_AWAY else entry.ended
+    return entry.began if entry.name in AT_ITS_BEGIN else entry.ended
 
 
 TAKES_AWAY = frozenset(
@@ -151,6 +152,7 @@ TAKES_AWAY = frozenset(
         "cuDevicePrimaryCtxRelease",
     )
 )
+AT_ITS_BEGIN = TAKES_AWAY | {"cuLaunchHostFunc"}
 
 
 @contextlib.contextmanager

@@ -189,6 +189,27 @@ RULES: dict[str, tuple[str, str]] = {
         "the other process writes, and the address of the word in both processes; a "
         "word for EQ may have been passed over: use GEQ with a growing number",
     ),
+    "waits-for-unset-word": (
+        "FLAG-01",
+        "set the words (cudaMemset, then synchronise) before the handle is sent, or "
+        "before the message that lets the other process wait",
+    ),
+    "lost-in-capture": (
+        "GRPH-02",
+        "record it with cudaEventRecordWithFlags(cudaEventRecordExternal), or after "
+        "the launch of the graph in the same stream",
+    ),
+    "called-in-host-function": (
+        "LMEM-45",
+        "let the function only set a flag or wake a thread, and make the call in that "
+        "thread, after the stream has done its work",
+    ),
+    "opened-again-and-again": (
+        "CACH-01",
+        "keep the import open while its owner lends it, in a cache by the bytes of the "
+        "handle: an open and a close change the address space each time, which costs "
+        "far more than a small copy",
+    ),
     "imports-without-end": (
         "LIFE-01",
         "keep one import for each handle, by the bytes of the handle or the identity "
@@ -237,7 +258,9 @@ LEFT_OVER = frozenset(
         "pool-pointer-never-freed",
     )
 )
-POSSIBLE = frozenset(("possible-race", "shared-with-neighbours"))
+POSSIBLE = frozenset(
+    ("possible-race", "shared-with-neighbours", "opened-again-and-again")
+)
 
 # What to use instead, for each kind of memory that has no legacy handle.
 INSTEAD = {

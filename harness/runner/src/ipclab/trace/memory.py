@@ -4,6 +4,8 @@ the contexts that it belongs to."""
 
 from __future__ import annotations
 
+import itertools
+
 from ipclab.trace import uses
 from ipclab.trace.files import Call, Entry, when
 from ipclab.trace.findings import INSTEAD, LEFT_BEHIND
@@ -20,6 +22,7 @@ from ipclab.trace.things import (
 
 BLOCK = 2 << 20  # the blocks that cudaMalloc takes small allocations from
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+SAME_BYTES = 4  # at the beginning of two handles, if one was made from the other
 NO_PATH = (205, 217)  # map failed, peer access unsupported
 
 
@@ -192,11 +195,16 @@ def _refused_open(
             "sent fewer handles than this process opens",
         )
     elif handle is None or memory is None:
+        changed = _changed(state, call.arguments["handle"])
         state.found(
             "unknown-handle",
             call,
             f"{call.name} of bytes that no export in this trace returned "
-            f"(error {call.result})",
+            f"(error {call.result}){changed}",
+            instead="send all 64 bytes as bytes, never as text: text ends at the first "
+            "zero byte, and its length may change"
+            if changed
+            else "",
         )
     elif handle.process is space.process:
         state.found(
@@ -230,6 +238,23 @@ def _refused_open(
         )
     elif call.result in NO_PATH:
         _no_path(state, space, call, memory)
+
+
+def _changed(state: State, given: str) -> str:
+    """From where on the bytes of a handle differ from those that an export returned,
+    in words; "" if not even the first bytes are the same.
+    """
+    best, of = 0, ""
+    for key, handle in state.by_key.items():
+        pairs = zip(bytes.fromhex(key), bytes.fromhex(given), strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda x: x[0] == x[1], pairs))
+        if handle.kind == "memory" and same > best:
+            best, of = same, handle.of_what
+    if best < SAME_BYTES:
+        return ""
+    zeros = not given[2 * best :].strip("0")
+    rest = "the others are zero" if zeros else "the others differ"
+    return f"; its first {best} bytes are those of the handle of {of}, and {rest}"
 
 
 def _no_path(state: State, space: Space, call: Call, memory: Memory) -> None:

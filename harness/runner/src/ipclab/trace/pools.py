@@ -61,7 +61,7 @@ def _import_pool(state: State, space: Space, call: Call) -> None:
     handle = state.found_handle(space, call.arguments["handle"])
     state.imported(call, handle)
     if not call.ok:
-        descriptors.refused_import(state, call, handle, "pool", "IMPL-09")
+        descriptors.refused_import(state, space, call, handle, "pool", "IMPL-09")
         return
     original = handle.of if handle and isinstance(handle.of, Pool) else None
     pointer = call.arguments["pool_out"]

@@ -22,6 +22,7 @@ from ipclab.trace.things import (
 
 NOT_READY = 600
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
+MANY_OPENS = 100
 LEGACY = (0, 1)  # the default stream, as null and as CU_STREAM_LEGACY
 
 
@@ -107,6 +108,10 @@ class State:
             self.story.concerns.add(id(other))
         self.story.findings.append(finding)
 
+    def has_said(self, rule: str, *once: Any) -> bool:
+        """Whether found() would add no finding for these objects any more."""
+        return (rule, *once) in self.said
+
     def failed(self, process: Process) -> bool:
         """Whether a process gave up after a mistake, its own or another one's: then
         what it had not released follows from that.
@@ -162,7 +167,11 @@ class State:
     def export(self, handle: Handle) -> None:
         """A process has exported something."""
         if isinstance(handle.of, Memory):
-            handle.of.exports.append(handle)
+            memory = handle.of
+            if not memory.exports:
+                on_host = "place" in (memory.made.arguments.get("prop") or {})
+                memory.unset = not memory.writes and not memory.set_by and not on_host
+            memory.exports.append(handle)
             if address := self._address(handle.of):
                 self.lent_at[handle.of] = address
                 self.newest[handle.process, address] = handle
@@ -204,6 +213,7 @@ class State:
         opening = Opening(
             space.process, memory, handle, kind, address, size, call.context, [call]
         )
+        self._again(space, opening, call)
         self.story.openings.append(opening)
         space.openings.append(opening)
         if memory is not None:
@@ -211,6 +221,25 @@ class State:
         if kind != "chunk":
             self.place(space, opening)
         return opening
+
+    def _again(self, space: Space, opening: Opening, call: Call) -> None:
+        """Add a finding if a process opens a handle that it has closed many times."""
+        if opening.handle is None:
+            return
+        before = space.last_openings.get(opening.handle)
+        space.last_openings[opening.handle] = opening
+        if before is None or before.open:
+            return
+        opening.before = before.before + 1
+        if opening.before >= MANY_OPENS:
+            self.found(
+                "opened-again-and-again",
+                call,
+                f"{space.process.name} has opened {opening.name} {opening.before} "
+                "times before, and closed it each time",
+                other=opening.handle.made,
+                once=(opening.handle, space.process),
+            )
 
     def new_memory(
         self, space: Space, call: Call, kind: str, address: int, size: int

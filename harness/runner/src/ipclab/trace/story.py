@@ -12,6 +12,7 @@ from ipclab.trace import (
     descriptors,
     events,
     files,
+    graphs,
     memory,
     names,
     pools,
@@ -95,6 +96,7 @@ class Replay:
         self.state = State(trace, messages_only)
         self.waits = Waits(self.state)
         self._around = Surroundings(trace, self.state.found)
+        self._captures = graphs.Captures(self.state, self.waits)
         self._explained: set[Event] = set()  # waits that are in a cycle
 
     def begin(self, process: Process) -> None:
@@ -124,10 +126,13 @@ class Replay:
             processes.first_after_fork(state, entry, entry.name)
         known = len(state.story.findings)
         explained = self._around.call(entry, space)
+        captured = self._captures.call(entry, space)
+        explained |= captured and not entry.ok
         handler = HANDLERS.get(entry.name)
-        if handler and not explained:
+        if handler and not explained and not captured:
             handler(state, space, entry)
-        self.waits.entry(entry)
+        if not captured or not entry.ok:  # captured work does not wait now
+            self.waits.entry(entry)
         if not entry.ok and not explained and known == len(state.story.findings):
             self._unexplained(space, entry)
 
@@ -158,14 +163,16 @@ class Replay:
     def _waited(self, call: Event) -> None:
         """A process has waited for something to its end."""
         known = len(self.state.story.findings)
-        self.still_waits(call)
+        found = self.waits.unsatisfied(call)
+        if not found or not found[2]:
+            self.still_waits(call)
         if (
             call.process.ended - call.at > LONG
             and call not in self._explained
             and known == len(self.state.story.findings)
-            and (found := self.waits.unsatisfied(call))
+            and found
         ):
-            wait, why = found
+            wait, why, _ = found
             value = wait.arguments["value"]
             kind = CONDITIONS[wait.arguments["flags"] & 3]
             self.state.found(

@@ -25,6 +25,15 @@ from ipclab.trace.waiting import told
 INVALID_DEVICE = 101
 INVALID_CONTEXT = 201
 ILLEGAL_ADDRESS = 700
+NOT_PERMITTED = 800
+# Calls that are refused with 800 for want of a permission.
+NEED_PERMISSION = (
+    "cuMemCreate",
+    "cuMemExport",
+    "cuMemImport",
+    "cuMemPool",
+    "cuLogical",
+)
 NO_ROOM = (2, 205, 304)  # what drivers answer if a resource has come to its end
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 HOST_NUMA = 3  # CU_MEM_LOCATION_TYPE_HOST_NUMA
@@ -50,6 +59,7 @@ class _State:
     launches: list[Call] = field(default_factory=list)  # the last ones
     imports: Counter[int] = field(default_factory=Counter)  # by pointer or handle
     held: int = 0  # imports in all
+    host_function: Call | None = None  # the last launch of one
     left: bool = False  # main has returned
 
 
@@ -95,6 +105,23 @@ class Surroundings:
                 f"{call.name} in thread {call.thread}, which has no current context "
                 f"(error {call.result}); thread {min(state.threads)} has one",
                 once=(call.process, call.thread),
+            )
+            return True
+        if call.name == "cuLaunchHostFunc" and call.ok:
+            state.host_function = call
+        if (
+            call.result == NOT_PERMITTED
+            and state.host_function
+            and not call.name.startswith(NEED_PERMISSION)
+        ):
+            self._found(
+                "called-in-host-function",
+                call,
+                f"CUDA is called and refuses it ({call.name}: error {call.result}): a "
+                "function that cuLaunchHostFunc has put into a stream must not call "
+                "CUDA",
+                other=state.host_function,
+                once=(call.process,),
             )
             return True
         if call.name in ("cuEventCreate", "cuIpcGetEventHandle"):
@@ -301,6 +328,8 @@ class Surroundings:
                 continue
             if peer.signal and peer.signal == wait.process.signal:
                 continue  # somebody has killed both
+            if peer.ended > wait.facts.get("last", peer.ended):
+                continue  # the process may have ended first, and its end was seen later
             self._found(
                 "waits-for-dead-peer",
                 wait,

@@ -34,6 +34,8 @@ class Memory:
     uses: list[Call] = field(
         default_factory=list
     )  # launches, copies, and waits for them
+    unset: bool = False  # exported before any work had written it
+    set_by: set[Process] = field(default_factory=set)  # cuStreamWriteValue, since then
 
     @property
     def shared(self) -> bool:
@@ -86,6 +88,7 @@ class Opening:
     context: int
     opens: list[Call] = field(default_factory=list)
     closes: list[Entry] = field(default_factory=list)
+    before: int = 0  # how often this process has opened the same handle and closed it
 
     @property
     def open(self) -> bool:
@@ -154,6 +157,7 @@ class SharedEvent:
     # The last wait of each other process before the first record.
     early: dict[Process, Call] = field(default_factory=dict)
     told: dict[Process, int] = field(default_factory=dict)  # known at the last record
+    waited: set[Process] = field(default_factory=set)  # for the last record
 
 
 @dataclass(eq=False)
@@ -260,7 +264,13 @@ class Space:
     events: dict[int, SharedEvent | EventOpening] = field(default_factory=dict)
     pools: dict[int, Pool] = field(default_factory=dict)
     descriptors: dict[int, tuple[Handle | None, Any]] = field(default_factory=dict)
+    # The last export of a descriptor's number that was closed; what was sent with such
+    # a number, by the number here; how many descriptors of how many a message has lost.
+    closed: dict[int, Handle] = field(default_factory=dict)
+    early: dict[int, Handle] = field(default_factory=dict)
+    cut: tuple[int, int] | None = None
     openings: list[Opening] = field(default_factory=list)
+    last_openings: dict[Handle, Opening] = field(default_factory=dict)
     mappings: list[Mapping] = field(default_factory=list)
     pending: dict[int, dict[tuple[int, bool], Work]] = field(
         default_factory=dict
@@ -270,6 +280,7 @@ class Space:
     # Which device may use the memory of which other device.
     peers: set[tuple[int, int]] = field(default_factory=set)
     calls: int = 0
+    unseen: bool = False  # kernels may have written memory that no argument names
     faulted: bool = False  # a kernel has faulted: the context is lost
 
     def device(self, call: Call) -> int | None:

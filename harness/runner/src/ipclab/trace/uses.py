@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ipclab.trace.files import Call, Event, Process, when
 from ipclab.trace.state import FAULTS, LEGACY, NOT_READY, Handler, State
 from ipclab.trace.things import Mapping, Memory, Opening, Range, Space, Work, memory_of
 
+RECAPTURE = (
+    "a graph keeps the addresses of its capture: close an import after the last launch "
+    "of the graph, or capture again after each new open"
+)
 MOST_USES = 500  # of a memory, this many first and last uses of a process are kept
 
 
@@ -29,29 +34,54 @@ def synchronised(
                 work.memory.uses.append(call)
 
 
+@dataclass(frozen=True)
+class Access:
+    """An address that a launch, a copy or a fill reads ("r"), writes ("w") or does
+    either with ("rw").
+    """
+
+    address: int
+    how: str
+
+
+def accesses(call: Call) -> list[Access]:
+    """What a launch, a copy or a fill accesses; none for any other call."""
+    a = call.arguments
+    if "pointers" in a:
+        return [Access(address, "rw") for address in a["pointers"]]
+    if call.name.startswith("cuMemcpy"):
+        whole = a.get("pCopy") or {}
+        to = a.get("dst", a.get("dstDevice", whole.get("dst", 0)))
+        source = a.get("src", a.get("srcDevice", whole.get("src", 0)))
+        return [Access(source, "r"), Access(to, "w")]
+    return [Access(a["dstDevice"], "w")] if call.name.startswith("cuMemset") else []
+
+
 def _launch(state: State, space: Space, call: Call) -> None:
-    for address in call.arguments["pointers"]:
-        _access(state, space, call, address, call.arguments["stream"], "rw")
+    space.unseen = True
+    for used in accesses(call):
+        access(state, space, call, used.address, call.arguments["stream"], used.how)
+
+
+def _graph(_state: State, space: Space, _call: Call) -> None:
+    space.unseen = True  # what was captured is done by ipclab.trace.graphs
 
 
 def _copy(state: State, space: Space, call: Call) -> None:
-    a = call.arguments
-    whole = a.get("pCopy") or {}
-    to = a.get("dst", a.get("dstDevice", whole.get("dst", 0)))
-    source = a.get("src", a.get("srcDevice", whole.get("src", 0)))
-    stream = a.get("hStream", 0)
+    source, to = (x.address for x in accesses(call))
+    stream = call.arguments.get("hStream", 0)
     to_host = space.addresses.holding(to) is None
-    _access(state, space, call, source, stream, "r")
+    access(state, space, call, source, stream, "r")
     if call.ok and "Async" not in call.name and to_host:
         synchronised(state, space, call)  # the copy has waited for the stream
-    _access(state, space, call, to, stream, "w")
+    access(state, space, call, to, stream, "w")
     if call.ok and "Async" not in call.name and space.pinned.holding(source):
         synchronised(state, space, call, None if stream in LEGACY else stream)
 
 
 def _fill(state: State, space: Space, call: Call) -> None:
     a = call.arguments
-    _access(state, space, call, a["dstDevice"], a.get("hStream", 0), "w")
+    access(state, space, call, a["dstDevice"], a.get("hStream", 0), "w")
 
 
 def _stream_value(state: State, space: Space, call: Call) -> None:
@@ -61,19 +91,51 @@ def _stream_value(state: State, space: Space, call: Call) -> None:
     if memory is None or not call.ok:
         return
     state.concerns(call)
+    _is_set(state, space, call, memory)
     for other in state.spaces.values():
         for works in other.pending.values():
             for work in works.values():
                 work.ordered_for.add(space.process)
 
 
-def _access(
+def _is_set(state: State, space: Space, call: Call, memory: Memory) -> None:
+    """Add a finding if a stream waits for a word that had no value when its memory was
+    exported, and that nothing has set since then.
+    """
+    if "Wait" not in call.name:
+        memory.set_by.add(space.process)
+        return
+    users = {memory.owner, *(x.process for x in memory.openings)}
+    if (
+        not memory.unset
+        or any(state.spaces[x].unseen for x in users)
+        or space.process in memory.set_by
+        or any(
+            work.process is space.process
+            or space.process in work.ordered_for
+            or any(state.knows(space, *seen) for seen in work.done.items())
+            for work in memory.writes.values()
+        )
+    ):
+        return
+    state.found(
+        "waits-for-unset-word",
+        call,
+        f"{call.name} waits for a word in {memory.name}, which "
+        f"{memory.owner.name} exported before anything was written to it: the wait "
+        "compares what was left in this memory",
+        other=memory.exports[0].made,
+        once=(memory,),
+    )
+
+
+def access(
     state: State, space: Space, call: Call, address: int, stream: int, how: str
 ) -> None:
+    """A launch, a copy or a fill accesses an address: see Access for `how`."""
     item = space.addresses.holding(address)
     if item is None:
-        sure = "Launch" in call.name or not (call.ok or call.result in FAULTS)
-        _strange(state, call, call.thread, address, sure)
+        strange(state, call, call.thread, address)
         return
     if isinstance(item, Opening) and address != item.address and item.memory:
         item.memory.reached = max(item.memory.reached, address - item.address)
@@ -170,18 +232,46 @@ def _ordered(
             or space.process in work.ordered_for
             or _has_seen_the_end(state, space, work.process, call)
             or _work_together(work.call, call)
+            or state.has_said("possible-race", memory, work.process, space.process)
         ):
             continue
         returns_early = "Mem" in work.call.name and "Async" not in work.call.name
+        record = _missed(state, space, work)
         state.found(
             "possible-race",
             call,
             f"{call.name} {how} {memory.name}; nothing orders it after "
             f"{work.call.name} of {work.process.name}"
-            + (", which may return before it is done" if returns_early else ""),
-            other=work.call,
+            + (", which may return before it is done" if returns_early else "")
+            + (
+                ": the event that this process has waited for was recorded on another "
+                "stream"
+                if record
+                else ""
+            ),
+            instead="record the event on the stream that does the work"
+            if record
+            else "",
+            other=record or work.call,
             once=(memory, work.process, space.process),
         )
+
+
+def _missed(state: State, space: Space, work: Work) -> Call | None:
+    """The record of an event on another stream than the work's, after this work, for
+    which the process has waited; None if there is none.
+    """
+    for event in state.story.events:
+        record = event.recorded
+        if (
+            record is not None
+            and record.process is work.process
+            and space.process in event.waited
+            and record.began >= work.call.ended
+            and record.arguments["hStream"] not in (work.stream, *LEGACY)
+        ):
+            return record
+    return None
 
 
 def _has_seen_the_end(state: State, space: Space, other: Process, now: Call) -> bool:
@@ -193,17 +283,20 @@ def crashed(state: State, call: Event) -> None:
     """A process has died in a copy. Perhaps it had nothing at one of the addresses."""
     for name, value in call.facts["arguments"].items():
         if name.startswith(("dst", "src")) and isinstance(value, int):
-            _strange(state, call, call.facts["thread"], value, True)
+            strange(state, call, call.facts["thread"], value)
 
 
-def _strange(
-    state: State, call: Call | Event, thread: int, address: int, sure: bool
-) -> None:
+def strange(state: State, call: Call | Event, thread: int, address: int) -> None:
     """Add a finding if something is wrong with an address at which this process has
-    nothing. `sure`: it cannot be an address of the host's memory.
+    nothing.
     """
     space = state.spaces[call.process]
     name = call.name if isinstance(call, Call) else call.facts["call"]
+    # A copy that has worked may have used memory of the host.
+    sure = "Launch" in name
+    if not isinstance(call, Call) or not (call.ok or call.result in FAULTS):
+        sure = True
+    graph = name == "cuGraphLaunch"
     gone = space.gone.holding(address)
     if isinstance(gone, Opening) and (others := gone.taken_from(thread)):
         state.found(
@@ -218,7 +311,9 @@ def _strange(
         state.found(
             "use-after-close",
             call,
-            f"{name} uses {gone.name}, which was closed",
+            f"{name} uses {gone.name}, which was closed"
+            + (" after the graph was captured" if graph else ""),
+            instead=RECAPTURE if graph else "",
             other=gone.closes[-1],
             once=(gone,),
         )
@@ -262,8 +357,9 @@ def _work_together(writer: Call, reader: Call) -> bool:
     For example, the kernel of one process writes a flag in shared memory, and the
     kernel of the other process reads it.
     """
-    if "Launch" not in writer.name or "Launch" not in reader.name:
-        return False
+    if "kernel" not in writer.arguments or "kernel" not in reader.arguments:
+        # Kernels of two graphs may order their work, too.
+        return "Launch" in writer.name and "Launch" in reader.name
     names = [
         call.process.kernels.get(call.arguments["kernel"]) for call in (writer, reader)
     ]
@@ -277,6 +373,7 @@ HANDLERS: dict[str, Handler] = {
     "cuLaunchKernel": _launch,
     "cuLaunchKernelEx": _launch,
     "cuLaunchCooperativeKernel": _launch,
+    "cuGraphLaunch": _graph,
     **dict.fromkeys(
         (
             f"cuStream{verb}Value{bits}"

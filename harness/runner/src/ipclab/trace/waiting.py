@@ -11,6 +11,8 @@ from ipclab.trace.files import Call, Entry, Event, Process
 from ipclab.trace.state import LEGACY, NOT_READY, State
 from ipclab.trace.things import EventOpening, Memory, SharedEvent, memory_of
 
+EQUAL = 1  # CU_STREAM_WAIT_VALUE_EQ
+
 
 @dataclass(frozen=True)
 class Queued:
@@ -42,6 +44,8 @@ class Queued:
             return "an event"
         if not self.kernel:
             return f"a word in {self.what.name}"
+        if "kernel" not in self.call.arguments:
+            return f"a graph on {self.what.name}"
         name = self.call.process.kernels.get(self.call.arguments["kernel"], "?")
         return f"kernel {names.plain_name(name)} on {self.what.name}"
 
@@ -82,7 +86,7 @@ class Waits:
         before = self._threads.pop(place, None)
         self._returned[place] = entry.ended
         if entry.ok:
-            self._note(entry)
+            self.note(entry)
         elif entry.result == NOT_READY:
             self._poll(entry, before)
 
@@ -97,19 +101,24 @@ class Waits:
         every = self._threads.values()
         return [x for x in every if x.process is process and "polls" in x.facts]
 
-    def unsatisfied(self, wait: Event) -> tuple[Call, str] | None:
-        """The wait for a word that keeps a call from returning, and why, in words."""
+    def unsatisfied(self, wait: Event) -> tuple[Call, str, bool] | None:
+        """The wait for a word that keeps a call from returning, why, in words, and
+        whether no later value of a growing number can end it.
+        """
         for work in self._behind(wait):
             call, a = work.call, work.call.arguments
             if not call.name.startswith("cuStreamWaitValue"):
                 continue
             write = self._written.get(self._word(call))
             if write is None:
-                return call, "no stream has written it"
+                return call, "no stream has written it", False
             value = write.arguments["value"]
             bits = int(call.name[-2:])
             if not _satisfies(value, a["value"], a["flags"], bits):
-                return call, f"{write.process.name} has written {value}"
+                passed = a["flags"] & 3 == EQUAL and value > a["value"]
+                why = f"{write.process.name} has written {value}"
+                why += ", so the number has gone past it" if passed else ""
+                return call, why, passed
         return None
 
     def waits(self, now: int) -> list[Wait]:
@@ -133,10 +142,19 @@ class Waits:
             facts = {"thread": query.thread, "call": query.name, "arguments": a}
             facts |= {"polls": True, "stack": query.stack}
             before = Event(query.process, "waits", query.began, facts)
+        before.facts["last"] = query.ended
         if any(not x.kernel for x in self._behind(before)):
             self._threads[query.process, query.thread] = before
 
-    def _note(self, call: Call) -> None:
+    def kernel(self, launch: Call, stream: int, address: int) -> None:
+        """A launch may wait for a word of the memory at an address."""
+        space = self._state.spaces[launch.process]
+        if memory := memory_of(space.addresses.holding(address)):
+            self._queued.setdefault(launch.process, {})
+            self._queue(stream, Queued(launch, memory, kernel=True))
+
+    def note(self, call: Call) -> None:
+        """A call that has succeeded, after its replay."""
         space, a = self._state.spaces[call.process], call.arguments
         streams = self._queued.setdefault(call.process, {})
         if call.name == "cuStreamWaitEvent":
@@ -150,8 +168,7 @@ class Waits:
             self._written[self._word(call)] = call
         elif "pointers" in a:
             for address in a["pointers"]:
-                if memory := memory_of(space.addresses.holding(address)):
-                    self._queue(a["stream"], Queued(call, memory, kernel=True))
+                self.kernel(call, a["stream"], address)
         elif call.name in ("cuStreamSynchronize", "cuStreamQuery"):
             if a["hStream"] in LEGACY:
                 streams.clear()
