@@ -626,23 +626,6 @@ TEST(ExploreShadow, TheFirstCopyThatNamesAnotherGpuHoldsNothing) {
   EXPECT_EQ(shadow.reason(), "both GPUs are others");
 }
 
-TEST(ExploreShadow, TheWorkOfADestroyedStreamGoesOn) {
-  World world;
-  world.lend();
-  world.does("gate p=0 id=9 stream=4 value=0");
-  world.does("set p=0 on=1 stream=4 bytes=4096 value=2");
-  world.does("destroy-stream p=0 on=4");
-  EXPECT_EQ(world.refuses("query-stream p=0 stream=4"),
-            "no such stream in this process");
-  const auto bytes = world.does("read p=1 on=3 stream=5 how=1 bytes=1").bytes;
-  EXPECT_EQ(bytes, std::vector<uint8_t>{1});
-  EXPECT_TRUE(world.does("sync-device p=0").held);
-  world.does("open-gate p=0 on=9 value=0");
-  const auto after = world.does("read p=1 on=3 stream=5 how=1 bytes=1").bytes;
-  EXPECT_EQ(after, std::vector<uint8_t>{2});
-  EXPECT_EQ(world.shadow.streams.count(4), 0u);
-}
-
 TEST(ExploreShadow, NoMoreThanFourStreamsAreHeld) {
   World world(1);
   for (int i = 0; i < 5; ++i) {

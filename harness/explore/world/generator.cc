@@ -520,12 +520,6 @@ void Generator::peek() {
   const Place place = place_of(view);
   const int writes = 1 + random_.below(3);
   for (int i = 0; i < writes; ++i) write_somewhere(actor, view, place, stream);
-  if (random_.chance(12)) {  // its work goes on
-    Step destroy = by(p);
-    destroy.op = Op::kDestroyStream;
-    destroy.on = stream;
-    emit(destroy);
-  }
   const int looks = 1 + random_.below(3);
   for (int i = 0; i < looks; ++i) {
     if (random_.chance(25)) {

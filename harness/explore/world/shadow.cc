@@ -4,7 +4,6 @@
 #include "harness/explore/world/shadow.h"
 
 #include <cstdlib>
-#include <iterator>
 #include <new>
 
 namespace ipclab::explore {
@@ -190,15 +189,7 @@ bool Shadow::apply(const Step& step, Expected* expected) {
   if (step.id != 0) ids_.insert(step.id);
   pump();
   release_held(expected);
-  forget_streams();
   return true;
-}
-
-// Of a destroyed stream its work is left, until a host knows that it is over.
-void Shadow::forget_streams() {
-  for (auto it = streams.begin(); group_ == 0 && it != streams.end();)
-    it = it->second.destroyed && is_known(*it->second.last) ? streams.erase(it)
-                                                            : std::next(it);
 }
 
 bool Shadow::judge(const Step& step, Expected* expected) {

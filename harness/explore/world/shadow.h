@@ -172,7 +172,6 @@ struct Stream {
   WorkPtr last;
   bool synced = true;  ///< a synchronise returned, and no work came after it
   int capture = 0;     ///< the graph that it captures
-  bool destroyed = false;  ///< and its work is not known to be over
 };
 
 struct Handle {
@@ -317,7 +316,6 @@ class Shadow {
   void returns(const Held& call);
   void pump();
   void release_held(Expected* expected);
-  void forget_streams();
   void end_process(int which, bool by_reset);
   bool is_awaited(int which) const;
   void abandon_work(int which);

@@ -82,25 +82,16 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
     case Op::kDestroyStream: {
       const auto found = streams.find(step.on);
       if (step.on <= 0 || found == streams.end() ||
-          found->second.process != me || found->second.capture != 0 ||
-          found->second.destroyed)
+          found->second.process != me || found->second.capture != 0)
         return no("no such stream");
-      Stream& stream = found->second;
-      if (stream.queue.empty() && !quiet(me))
-        return no("the process holds other work");
+      const Stream& stream = found->second;
+      if (!quiet(me)) return no("the process holds work");
+      if (stream.last != nullptr && !is_known(*stream.last))
+        return no("its work may be unfinished");
       for (const Held& call : held)
         if (call.step.stream == step.on) return no("a thread waits for it");
-      if (stream.last == nullptr || is_known(*stream.last)) {
-        streams.erase(found);
-        expected->row = "LEVT-29";
-        return true;
-      }
-      // The call returns at once, and the work goes on. What that is for the
-      // legacy default stream is not described.
-      if (stream.blocking) return no("its work may be unfinished");
-      if (step.group != 0) return no("not in a group");
-      stream.destroyed = true;
-      expected->row = stream.last->replaced ? "LEVT-13" : "LEVT-07";
+      streams.erase(found);
+      expected->row = "LEVT-29";
       return true;
     }
     case Op::kCreateEvent: {

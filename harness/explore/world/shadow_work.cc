@@ -259,8 +259,7 @@ bool Shadow::effect_of(const Step& step, Effect* effect) {
 
 Stream* Shadow::stream_of(const Step& step) {
   const auto found = streams.find(step.stream);
-  if (found == streams.end() || found->second.process != step.process ||
-      found->second.destroyed) {
+  if (found == streams.end() || found->second.process != step.process) {
     no("no such stream in this process");
     return nullptr;
   }
