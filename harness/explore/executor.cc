@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <system_error>
 
@@ -160,7 +161,7 @@ std::chrono::milliseconds Executor::patience(const Step& step) const {
   return deadlines_.answer * (step.op == Op::kEnd ? 2 : 1);
 }
 
-void Executor::end(int which) {
+void Executor::end(int which, std::chrono::seconds limit) {
   const auto found = roles_.find(which);
   if (found == roles_.end()) return;
   const pid_t pid = found->second.pid;
@@ -168,7 +169,7 @@ void Executor::end(int which) {
   if (pid <= 0) return;
   kill(pid, SIGKILL);
   killed_.push_back(pid);
-  reap(std::chrono::seconds(3));
+  reap(limit);
 }
 
 void Executor::end_roles() {
@@ -291,9 +292,8 @@ std::optional<Failure> Executor::await(const Sent& sent, Reply* reply) {
   if (!frame) times_.were("deadline", seconds);
   if (!frame)
     return failure(sent, "hang",
-                   answers_if_gates_open(sent)
-                       ? "it waits for work that it need not wait for"
-                       : "no answer at the deadline",
+                   answers_if_gates_open(sent) ? kWaitsForHeld
+                                               : "no answer at the deadline",
                    "an answer");
   std::memcpy(static_cast<void*>(&reply->answer), frame->data.data(),
               sizeof reply->answer);
@@ -480,16 +480,41 @@ std::optional<Failure> Executor::after_batch(const std::vector<Sent>& batch) {
   return first;
 }
 
-// Ends what a program has left. Is all of it gone, without an error?
-bool Executor::cleans(Shadow& shadow) {
+// Ends what a program has left, also by the end of the process that did not
+// answer. Is all of it gone, without an error?
+bool Executor::cleans(Shadow& shadow, const std::optional<Failure>& wrong) {
+  const bool answers =
+      !wrong || (wrong->check != "hang" && wrong->check != "died" &&
+                 wrong->check != "returned early");
+  Step lost;
+  lost.op = Op::kEnd;
+  lost.how = kKilled;
+  lost.process = answers ? -1 : wrong->step.process;
+  const auto of_another = [&](const Sent& call) {
+    return call.step.process != lost.process;
+  };
+  if (!answers) {
+    // Answers of others may not be read.
+    if (wrong->step.group != 0 ||
+        std::any_of(held_.begin(), held_.end(), of_another))
+      return false;
+    held_.clear();
+    end(lost.process, std::chrono::seconds(0));
+  }
   bool fine = true;
-  end_all(shadow, [&](const Step& step) {
+  const auto make = [&](const Step& step) {
     Sent sent{0, step, {}};
-    if (!fine || !shadow.apply(step, &sent.expected)) return false;
+    const bool by_role = step.op != Op::kOpenGate && step.op != Op::kDropHandle;
+    if (!fine || (by_role && roles_.count(step.process) == 0) ||
+        !shadow.apply(step, &sent.expected))
+      return false;
     std::vector<Sent> batch = {sent};
     fine = !perform(batch) && !after_batch(batch);
     return fine;
-  });
+  };
+  end_all(shadow, make);
+  Expected ignored;
+  if (!answers && shadow.apply(lost, &ignored)) end_all(shadow, make);
   return fine && shadow.is_clean();
 }
 
@@ -549,15 +574,18 @@ bool Executor::is_known(const Failure& failure) const {
 
 std::optional<Failure> Executor::run(const Program& program) {
   const Times::Phase phase(times_, "run");
-  for (int p = 0; p < program.processes; ++p)
+  // A small program may have processes without a step.
+  std::set<int> actors;
+  for (const Step& step : program.steps) actors.insert(step.process);
+  for (const int p : actors)
     if (roles_.count(p) == 0) take_role(p);
-  for (int p = 0; p < program.processes; ++p) await_start(p);
+  for (const int p : actors) await_start(p);
   // A driver needs a second to start a process; so they start early.
   std::map<int, int> soon;  // GPU -> starts
   for (const Step& step : program.steps)
     if (step.op == Op::kStart) ++soon[machine_.gpu_of(step.process)];
-  for (int p = 0; ahead_ && p < program.processes; ++p)
-    ++soon[machine_.gpu_of(p)];
+  if (ahead_)
+    for (const int p : actors) ++soon[machine_.gpu_of(p)];
   for (const RoleProcess& role : spare_) --soon[role.gpu];
   for (const auto& [gpu, count] : soon)
     for (int i = 0; i < count; ++i) spare_.push_back(fork_role(gpu));
@@ -587,13 +615,8 @@ std::optional<Failure> Executor::run(const Program& program) {
   }
   if (!wrong && gates_->gave_up != 0)
     throw std::runtime_error("a gate's kernel waited for a minute");
-  const auto ends_answers = [](const Failure& one) {
-    return one.check == "hang" || one.check == "died" ||
-           one.check == "returned early";
-  };
   const bool is_left = wrong || !shadow.is_clean();
-  const bool lasts = lasting_ && !(wrong && ends_answers(*wrong));
-  if (is_left && !(lasts && cleans(shadow))) {
+  if (is_left && !(lasting_ && cleans(shadow, wrong))) {
     end_roles();
   } else {
     std::optional<Failure> slow;

@@ -29,6 +29,10 @@ struct Deadlines {
   std::chrono::milliseconds answer{10000};
 };
 
+/// What is seen of a hang that ends when the gates open.
+constexpr const char* kWaitsForHeld =
+    "it waits for work that it need not wait for";
+
 /// The time of the search, or of what it does with a failure, is over.
 struct OutOfTime : std::runtime_error {
   OutOfTime() : std::runtime_error("the time is over") {}
@@ -65,8 +69,9 @@ class Executor {
   }
 
   /// From now on, roles that still answer end what a program has left, and run
-  /// the next one, also after a failure. A start takes longer than many
-  /// programs on a GPU, so the shrinker tries programs in this way.
+  /// the next one, also after a failure. Only the others are started again. A
+  /// start takes longer than many programs on a GPU, so the shrinker tries
+  /// programs in this way.
   void set_lasting(bool lasting) { lasting_ = lasting; }
 
   /// While a program runs, the roles of the next one start already.
@@ -131,7 +136,7 @@ class Executor {
   RoleProcess fork_role(int gpu);
   void take_role(int which);
   void await_start(int which);
-  void end(int which);
+  void end(int which, std::chrono::seconds limit = std::chrono::seconds(3));
   void reap(std::chrono::seconds limit);
   bool is_starting() const;
   std::chrono::milliseconds patience(const Step& step) const;
@@ -142,7 +147,7 @@ class Executor {
   std::optional<Failure> judge(const Sent& sent, Reply& reply);
   std::optional<Failure> perform(std::vector<Sent>& batch);
   std::optional<Failure> after_batch(const std::vector<Sent>& batch);
-  bool cleans(Shadow& shadow);
+  bool cleans(Shadow& shadow, const std::optional<Failure>& wrong);
   std::optional<Failure> returned_early();
   void settle(const Shadow& shadow, const std::vector<Sent>& batch);
   Failure failure(const Sent& sent, const char* check, std::string seen,

@@ -63,7 +63,8 @@ class Search {
   int share_of_lives();
   void examine(const Program& program, const Failure& failure);
   void examine_once(const Program& program, const Failure& failure);
-  void replay_and_shrink(const Program& program, Json& event);
+  void replay_and_shrink(const Program& program, const Failure& failure,
+                         Json& event);
   std::optional<Failure> in_new_processes(const Program& program, int tries,
                                           int* failed, bool all_new = true);
   Shrunk smallest(const Program& whole, const Failure& failure, int tries,
@@ -204,7 +205,7 @@ void Search::examine_once(const Program& program, const Failure& failure) {
   executor_.set_ahead(!judges_leak_);
   if (failure.check == "hang") executor_.set_patience(kHangAgain);
   try {
-    replay_and_shrink(program, event);
+    replay_and_shrink(program, failure, event);
   } catch (const OutOfTime&) {
     event.add("why", "the time was over in " + executor_.doing());
   }
@@ -237,7 +238,8 @@ Shrunk Search::smallest(const Program& whole, const Failure& failure, int tries,
   return small;
 }
 
-void Search::replay_and_shrink(const Program& program, Json& event) {
+void Search::replay_and_shrink(const Program& program, const Failure& failure,
+                               Json& event) {
   const std::string name =
       options_.out.empty()
           ? ""
@@ -252,7 +254,10 @@ void Search::replay_and_shrink(const Program& program, Json& event) {
   try {
     for (; of < kRepeats; ++of)
       if (auto one = in_new_processes(whole, 1, &failed)) again = one;
-    for (size_t back = 1; !again && !history_.empty(); back *= 4) {
+    // After many streams, two of them may share a queue of the GPU.
+    const bool needs_history = failure.seen != kWaitsForHeld;
+    for (size_t back = 1; !again && needs_history && !history_.empty();
+         back *= 4) {
       const size_t from = history_.size() - std::min(back, history_.size());
       std::vector<Program> all(history_.begin() + static_cast<long>(from),
                                history_.end());
@@ -302,7 +307,7 @@ void Search::replay_and_shrink(const Program& program, Json& event) {
       whole, *again, tries, all_new,
       all_new ? executor_.end() : now + (executor_.end() - now) * 3 / 4);
   if (!all_new && small.runs > 0) {
-    const auto alone = in_time(small.program, kRepeats);
+    const auto alone = in_time(small.program, tries);
     if (Times::Clock::now() >= executor_.end())
       event.add("why", "no time was left to try the small program once more");
     else if (!alone || !alone->same_as(small.failure))

@@ -9,6 +9,10 @@
 namespace ipclab::explore {
 namespace {
 
+// A run of so many steps is tried before single objects. If each try costs the
+// start of a process, there may be time for thirty of them.
+constexpr size_t kLongRun = 6;
+
 class Shrinker {
  public:
   Shrinker(const Machine& machine, Shrunk* best,
@@ -20,9 +24,11 @@ class Shrinker {
     // Runs of many steps go first, because they go most often.
     bool smaller = true;
     while (smaller && !late()) {
-      smaller = drop_actors();
-      for (size_t size = best_.program.steps.size() / 2; size > 0; size /= 2)
-        smaller = drop_runs(size) || smaller;
+      smaller = drop_processes();
+      size_t size = best_.program.steps.size() / 2;
+      for (; size >= kLongRun; size /= 2) smaller = drop_runs(size) || smaller;
+      smaller = drop_objects() || smaller;
+      for (; size > 0; size /= 2) smaller = drop_runs(size) || smaller;
       smaller = drop_pairs() || smaller;
       smaller = simplify() || smaller;
     }
@@ -53,12 +59,17 @@ class Shrinker {
     return steps.size() < best_.program.steps.size() && keep_if_it_fails(trial);
   }
 
-  // A whole process, thread, object.
-  bool drop_actors() {
+  bool drop_processes() {
     bool smaller = false;
     for (int p = 0; p < best_.program.processes; ++p)
       smaller =
           drop([&](const Step& step) { return step.process == p; }) || smaller;
+    return smaller;
+  }
+
+  // An object with all that is done with it.
+  bool drop_objects() {
+    bool smaller = false;
     std::set<int> ids;
     for (const Step& step : best_.program.steps)
       if (step.id != 0) ids.insert(step.id);
