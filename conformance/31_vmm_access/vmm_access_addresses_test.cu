@@ -567,6 +567,69 @@ TEST(VmmAccess, ChunksOfUnequalSizesLieSideBySide) {
   scenario.run(20s);
 }
 
+// One way of using the place where memory of a GPU and memory of a NUMA node
+// meet in one range.
+static void uses_the_place_between(bool node_first, int way) {
+  CUmemAllocationProp on_node = chunk_of(0);
+  const int node = attribute(cudaDevAttrHostNumaId);
+  on_node.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node};
+  const size_t bytes = std::max(granule(), granule(on_node));
+  const Reservation range(2 * bytes);
+  const Chunk of_gpu = Chunk::create(bytes);
+  const Chunk of_node = Chunk::create(bytes, on_node);
+  range.map(0, bytes, node_first ? of_node : of_gpu);
+  range.map(bytes, bytes, node_first ? of_gpu : of_node);
+  allow(range.at(0), range.bytes());
+
+  constexpr size_t kBetween = 4096;
+  const Words between = words_at(range.at(bytes - kBetween / 2), kBetween);
+  const DeviceBuffer buffer(kBetween);
+  std::vector<uint32_t> host(between.count);
+  const Words on_host(host.data(), kBetween);
+  const Words& other = way < 2 ? on_host : static_cast<const Words&>(buffer);
+  const bool to_host = way == 1;
+  const bool into = way == 0 || way == 2;
+  const Words& from = into ? other : between;
+  const Words& to = into ? between : other;
+  const Pattern written = pattern("way " + std::to_string(way));
+  between.fill(pattern("before"));
+  if (way == 0)
+    host_writes(from, written);
+  else
+    from.fill(written);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_SUCCESS(cudaMemcpy(to.data, from.data, kBetween, cudaMemcpyDefault));
+  EXPECT_TRUE(to_host ? host_reads(to, written) : kernel_reads(to, written));
+  range.unmap(0, bytes);
+  range.unmap(bytes, bytes);
+}
+
+TEST(VmmAccess, MemoryOfAGpuAndOfANodeLieSideBySide) {
+  covers("VMM-35");
+  needs(gpus(1), vmm_fd, numa_vmm);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("exporter",
+            [](Role& me) {
+              CALL(cudaSetDevice(0));
+              while (const auto input = me.next_input()) {
+                const int which = static_cast<int>(*input);
+                uses_the_place_between(which >= 4, which % 4);
+              }
+            })
+      .in_new_process()
+      .may_end_by(SIGSEGV);
+  std::vector<std::string> names;
+  for (const char* first : {"the GPU first", "the node first"})
+    for (const char* way :
+         {"from the host", "to the host", "from the GPU", "to the GPU"})
+      names.push_back(std::string(first) + ", " + way);
+  for (const Death& death : scenario.run_inputs("exporter", names, 60s)) {
+    tabulate("copies where two memories meet", death.input, death.outcome);
+    ADD_FAILURE() << "the process dies: " << death.input;
+  }
+}
+
 // One call gives both GPUs access to memory of both, side by side.
 TEST(VmmAccess, ImportsOfTwoGpusAreOneRange) {
   covers("VMM-35");

@@ -192,13 +192,16 @@ Generator::Place Generator::some_place(int64_t bytes, int64_t most) {
   return {base + at, size};
 }
 
-// A place in a memory, or from a mapping into the next one beside it.
+// A place in a memory, or from a mapping into the next one beside it. Not from
+// memory of a GPU into memory of a node: processes died of copies there, so
+// VmmAccess.MemoryOfAGpuAndOfANodeLieSideBySide judges it alone.
 Generator::Place Generator::place_of(int view) {
   const View& first = shadow_.views.at(view);
   const int64_t bytes = first.memory->bytes;
   if (first.range != 0 && random_.chance(40))
     for (const auto& [id, next] : shadow_.views)
       if (next.range == first.range && next.access == 3 &&
+          next.memory->kind == first.memory->kind &&
           next.at == first.at + bytes) {
         const int64_t before = 1 + random_.below(kWindow / 2);
         return {bytes - before, before + 1 + random_.below(kWindow / 2)};
