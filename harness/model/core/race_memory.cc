@@ -367,17 +367,18 @@ bool knows_of_threads(const View& view, const Access& prior, uint32_t first,
   return true;
 }
 
-bool comes_before(const View& view, const Access& prior) {
+bool knows_step(const View& view, uint32_t number) {
+  const Step& step = step_of(number);
+  return view.known->of_actor(step.actor) >= step.number || is_over(step.actor);
+}
+
+bool knows_part(const View& view, const Access& prior) {
   const bool same_step = prior.step == view.step;
   if (same_step && prior.block == view.block) {
     if (prior.clock <= view.floor) return true;
     if (prior.span == kThread && prior.thread == view.thread) return true;
   }
-  if (!same_step) {
-    const Step& step = step_of(prior.step);
-    if (view.known->of_actor(step.actor) >= step.number || is_over(step.actor))
-      return true;
-  }
+  if (!same_step && knows_step(view, prior.step)) return true;
   switch (prior.span) {
     case kThread:
       return view.known->of_thread(prior.step, prior.block,
@@ -400,6 +401,13 @@ bool comes_before(const View& view, const Access& prior) {
       // better than a false one.
       return same_step || view.known->knows_of(prior.step);
   }
+}
+
+/// A clock that was too long for its slot says that it knows all of a step,
+/// also of the step that still runs.
+bool comes_before(const View& view, const Access& prior) {
+  return knows_part(view, prior) ||
+         (prior.step == view.step && knows_step(view, prior.step));
 }
 
 /// Do both accesses synchronise with each other, as far as their scopes go?

@@ -36,6 +36,7 @@ PROGRAMS = {
     "fence_scope": GRID,
     "last_block": GRID,
     "block_then_flag": GRID,
+    "many_release": BLOCK,
     "accumulate": GRID,
     "grid_barrier": GRID,
     "cluster_scope": "the scope is too small: both accesses need scope cluster",

@@ -185,6 +185,19 @@ __global__ void block_then_flag(int* data, bool right) {
   }
 }
 
+// More threads than a clock has room for release one word.
+__global__ void many_release(int* data, bool right) {
+  GpuWord count(data[2 * blockDim.x]);
+  data[threadIdx.x] = 1;
+  if (right) {
+    count.fetch_add(1, cuda::memory_order_release);
+    while (count.load(cuda::memory_order_acquire) <
+           static_cast<int>(blockDim.x)) {
+    }
+  }
+  data[blockDim.x + threadIdx.x] = data[blockDim.x - 1 - threadIdx.x];
+}
+
 __global__ void accumulate(int* data, bool right) {
   if (right)
     atomicAdd(data, 1);
@@ -394,6 +407,7 @@ const OneKernel kKernels[] = {
     {"fence_scope", fence_scope, 2, 1},
     {"last_block", last_block, 4, 1},
     {"block_then_flag", block_then_flag, 2, kThreads},
+    {"many_release", many_release, 1, 4 * kThreads},
     {"accumulate", accumulate, 4, 32},
     {"cluster_scope", cluster_scope, 2, 1},
     {"copy_async", copy_async, 1, kThreads},
