@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/memory.h"
 #include "core/pool.h"
+#include "core/race.h"
 #include "core/registry.h"
 
 namespace ipclab::model {
@@ -336,7 +337,8 @@ CUresult graph_instantiate(CUgraph handle, unsigned long long flags,
   made->frees_at_launch =
       (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   for (const CUgraphNode_st* node : order) {
-    made->steps.push_back({const_cast<CUgraphNode>(node), commands_of(*node)});
+    made->steps.push_back(
+        {const_cast<CUgraphNode>(node), commands_of(*node), nullptr});
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
       made->allocated.push_back(node->memory);
     } else if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
@@ -365,6 +367,39 @@ CUresult graph_change(CUgraphExec handle, CUgraphNode node, CUcontext context,
   return CUDA_ERROR_INVALID_VALUE;
 }
 
+namespace {
+
+/// Races are looked for: branches of the graph are not in order, though the
+/// stream does them one after the other. (The commands of a child graph are.)
+/// Returns the end of the graph, after which the stream goes on.
+Ticket launch_branches(CUgraphExec_st& executable,
+                       const std::shared_ptr<Stream>& stream,
+                       const std::vector<Ticket>& before) {
+  const auto clock_of = [](const Ticket& ticket) {
+    return Ticket{ticket.stream, 0, ticket.done};  // the stream keeps the order
+  };
+  const Ticket begin =
+      stream->submit({CU_GRAPH_NODE_TYPE_EMPTY, [] {}}, false, before);
+  std::map<CUgraphNode, std::vector<Ticket>> ends;
+  std::vector<Ticket> all;
+  for (CUgraphExec_st::Step& step : executable.steps) {
+    if (step.actor == nullptr) step.actor = std::make_shared<race::Actor>();
+    std::vector<Ticket>& end = ends[step.node];
+    end.push_back(clock_of(begin));
+    for (const CUgraphNode other : step.node->after) {
+      const std::vector<Ticket>& others = ends[other];
+      end.insert(end.end(), others.begin(), others.end());
+    }
+    for (const Command& command : step.commands) {
+      end = {clock_of(stream->submit_node(command, step.actor, end))};
+      all.push_back(end.front());
+    }
+  }
+  return stream->submit({CU_GRAPH_NODE_TYPE_EMPTY, [] {}}, false, all);
+}
+
+}  // namespace
+
 CUresult graph_launch(CUgraphExec handle,
                       const std::shared_ptr<Stream>& stream) {
   const std::shared_ptr<CUgraphExec_st> executable = executables().find(handle);
@@ -384,6 +419,10 @@ CUresult graph_launch(CUgraphExec handle,
     stream->submit({CU_GRAPH_NODE_TYPE_MEM_FREE,
                     [memory] { graph_memory_unmap(*memory); }},
                    false, before);
+  }
+  if (race::on() && !stream->capturing()) {
+    executable->last = launch_branches(*executable, stream, before);
+    return CUDA_SUCCESS;
   }
   for (const CUgraphExec_st::Step& step : executable->steps) {
     for (const Command& command : step.commands) {

@@ -48,6 +48,8 @@ struct CUgraphExec_st {
   struct Step {
     CUgraphNode node;
     std::vector<ipclab::model::Command> commands;
+    /// Does the work, if races are looked for.
+    std::shared_ptr<ipclab::model::race::Actor> actor;
   };
   std::vector<Step> steps;
   ipclab::model::GraphMemories allocated;

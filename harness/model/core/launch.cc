@@ -183,7 +183,7 @@ CUresult launch(const std::shared_ptr<CUfunc_st>& function,
          grid.limit_seconds = kernel_limit();
          grid.cooperative = shape.cooperative;
          std::unique_ptr<ptx::Observer> observer;
-         if (race::on()) observer = race::watch_kernel(kernel);
+         if (race::on()) observer = race::watch_kernel(grid);
          grid.observer = observer.get();
          const std::optional<ptx::Fault> fault = ptx::run(grid);
          if (!fault) return;

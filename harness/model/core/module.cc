@@ -216,6 +216,7 @@ CUresult library_module(CUlibrary library, CUcontext context,
   CUmodule& entry = found->modules[context->id];
   if (entry == nullptr) {
     if (CUresult error = load(context, found->ptx, &entry)) return error;
+    find_module(entry)->of_library = true;
   }
   *module = entry;
   return CUDA_SUCCESS;

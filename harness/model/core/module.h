@@ -24,6 +24,7 @@ struct CUfunc_st {
 /// A module is loaded for one context: its variables have addresses there.
 struct CUmod_st {
   CUcontext context = nullptr;
+  bool of_library = false;  ///< cuLibraryUnload ends it
   std::unique_ptr<ipclab::ptx::Module> code;
   std::vector<std::unique_ptr<CUfunc_st>> functions;
 };

@@ -88,6 +88,6 @@ void host_begins();
 void host_ends();
 
 /// Runs a kernel as a part of the item of this thread.
-std::unique_ptr<ptx::Observer> watch_kernel(const ptx::Kernel& kernel);
+std::unique_ptr<ptx::Observer> watch_kernel(const ptx::Launch& launch);
 
 }  // namespace ipclab::model::race

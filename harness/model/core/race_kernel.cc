@@ -69,6 +69,9 @@ struct Block {
     std::vector<Arrival> waiting;
     bool all_wait = true;
   } barriers[16];
+  /// Copies of a warp that run beside its threads: the number of their open
+  /// group, from 1, by warp * 32 + ptx::Effect::Copies.
+  std::unordered_map<uint32_t, uint32_t> copies;
 };
 
 std::string demangled(const std::string& name) {
@@ -90,12 +93,12 @@ void each(uint32_t lanes, Body body) {
 
 class Watch : public ptx::Observer {
  public:
-  Watch(Turn& turn, const ptx::Kernel& kernel)
+  Watch(Turn& turn, const ptx::Launch& launch)
       : turn_(turn),
         step_(turn.begin_step()),
         start_(std::make_shared<Clock>(turn.clock())),
-        kernel_(kernel),
-        name_("kernel " + demangled(kernel.name())),
+        launch_(launch),
+        name_("kernel " + demangled(launch.kernel->name())),
         grid_(kGridCells) {}
 
   ~Watch() override { turn_.end_step(); }
@@ -218,6 +221,21 @@ class Watch : public ptx::Observer {
     learn(blocks_.at(number), warp, lanes, clusters_[cluster]);
   }
 
+  // Lanes that run apart share the numbers of their warp. So a wait may count
+  // as a wait for more copies than it is: no finding is false.
+  void group_copies(uint32_t number, uint32_t warp, uint32_t lanes,
+                    Effect::Copies copies, bool commits,
+                    uint32_t left) override {
+    Block& block = blocks_.at(number);
+    const uint32_t agent = warp * kLanes + copies;
+    uint32_t& open = open_group(block, agent);
+    if (commits) ++open;
+    if (left >= open - 1) return;
+    Clock done;
+    done.raise({step_, number | kCopies, agent, open - 1 - left});
+    learn(block, warp, lanes, done);
+  }
+
  private:
   static constexpr size_t kGridCells = 64;
 
@@ -231,6 +249,10 @@ class Watch : public ptx::Observer {
     return own;
   }
 
+  static uint32_t& open_group(Block& block, uint32_t agent) {
+    return block.copies.try_emplace(agent, 1).first->second;
+  }
+
   static const Thread* find_own(const Block& block, uint32_t thread) {
     if (block.own.empty()) return nullptr;
     const auto found = block.own.find(thread);
@@ -238,7 +260,8 @@ class Watch : public ptx::Observer {
   }
 
   /// What comes before whatever comes after this thread's work so far.
-  Known snapshot(uint32_t number, Block& block, uint32_t thread) {
+  std::shared_ptr<Clock> snapshot(uint32_t number, Block& block,
+                                  uint32_t thread) {
     const Thread* own = find_own(block, thread);
     auto all =
         std::make_shared<Clock>(own != nullptr ? *own->known : *block.known);
@@ -392,14 +415,15 @@ class Watch : public ptx::Observer {
             own != nullptr ? own->clock : block.clock,
             block.floor,
             block.threads,
-            own != nullptr ? own->known.get() : block.known.get()};
+            own != nullptr ? own->known.get() : block.known.get(),
+            &launch_};
   }
 
   uint32_t site_of(int line) {
     if (line == last_line_) return last_site_;
     uint32_t& site = sites_[line];
     if (site == 0) {
-      const std::string source = kernel_.source_of(line);
+      const std::string source = launch_.kernel->source_of(line);
       site = new_site(name_ + ", PTX line " + std::to_string(line) +
                       (source.empty() ? "" : " (" + source + ")"));
     }
@@ -425,6 +449,13 @@ class Watch : public ptx::Observer {
               uint64_t address) {
     const View view = view_of(touch, block, thread);
     Access access = access_of(touch, view);
+    if (touch.effect.copies != Effect::kNoCopies &&
+        touch.effect.order <= Effect::kRelaxed) {
+      const uint32_t agent = thread / kLanes * kLanes + touch.effect.copies;
+      access.block |= kCopies;
+      access.thread = agent & 1023;
+      access.clock = open_group(block, agent) & kClockMask;
+    }
     const uint64_t end = address + touch.bytes;
     for (uint64_t at = address / kCellBytes * kCellBytes; at < end;
          at += kCellBytes) {
@@ -457,8 +488,15 @@ class Watch : public ptx::Observer {
     const Thread* own = find_own(block, thread);
     Known clock;
     if (releases) {
-      clock = snapshot(touch.block, block, thread);
+      auto all = snapshot(touch.block, block, thread);
       ++own_of(block, thread).clock;
+      if (touch.effect.copies !=
+          Effect::kNoCopies) {  // an mbarrier counts them
+        const uint32_t agent = thread / kLanes * kLanes + touch.effect.copies;
+        all->raise(
+            {step_, touch.block | kCopies, agent, open_group(block, agent)++});
+      }
+      clock = std::move(all);
     } else {
       const Fenced& fenced = own != nullptr ? own->fenced : block.fenced;
       int s = scope;
@@ -519,7 +557,7 @@ class Watch : public ptx::Observer {
   Turn& turn_;
   const uint32_t step_;
   const Known start_;
-  const ptx::Kernel& kernel_;
+  const ptx::Launch& launch_;
   const std::string name_;
   std::unordered_map<uint32_t, Block> blocks_;
   bool told_start_ = false;
@@ -535,8 +573,8 @@ class Watch : public ptx::Observer {
 
 }  // namespace
 
-std::unique_ptr<ptx::Observer> watch_kernel(const ptx::Kernel& kernel) {
-  return std::make_unique<Watch>(*Turn::current(), kernel);
+std::unique_ptr<ptx::Observer> watch_kernel(const ptx::Launch& launch) {
+  return std::make_unique<Watch>(*Turn::current(), launch);
 }
 
 }  // namespace ipclab::model::race

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -210,10 +211,23 @@ const char* name_of(uint64_t scope) {
   return kNames[scope];
 }
 
+/// The place of a block's cluster: two blocks are in one cluster if it is
+/// equal.
+std::array<unsigned, 3> cluster_of(const ptx::Launch& launch, uint32_t block) {
+  const unsigned* grid = launch.grid;
+  return {block % grid[0] / launch.cluster[0],
+          block / grid[0] % grid[1] / launch.cluster[1],
+          block / grid[0] / grid[1] / launch.cluster[2]};
+}
+
 Scope needed_between(const Step& a, uint32_t step_a, uint32_t block_a,
                      const View& b, ptx::Touch::Memory memory) {
+  block_a &= ~kCopies;
   if (step_a == b.step && block_a == b.block) return Scope::kBlock;
-  if (memory == ptx::Touch::kShared) return Scope::kCluster;
+  if (memory == ptx::Touch::kShared ||
+      (step_a == b.step && b.launch != nullptr &&
+       cluster_of(*b.launch, block_a) == cluster_of(*b.launch, b.block)))
+    return Scope::kCluster;
   const Step& other = step_of(b.step);
   return a.pid == other.pid && a.gpu == other.gpu ? Scope::kGpu
                                                   : Scope::kSystem;
@@ -230,8 +244,8 @@ std::string described(const Access& access) {
                  : "weak") +
       ",\"place\":" + quoted(file->site[access.site].text);
   if (access.clock != 0) {
-    text += ",\"block\":" + std::to_string(access.block);
-    if (access.span == kThread)
+    text += ",\"block\":" + std::to_string(access.block & ~kCopies);
+    if (access.span == kThread && (access.block & kCopies) == 0)
       text += ",\"thread\":" + std::to_string(access.thread);
   }
   return text + "}";
@@ -247,17 +261,24 @@ std::string advice(const Access& prior, const Access& access, Scope needed,
                                      : "");
   const Step& a = step_of(prior.step);
   const Step& b = step_of(access.step);
+  if (prior.step == access.step && (prior.block & kCopies) != 0)
+    return "the end of the asynchronous copy: the thread that started it waits "
+           "(cp.async.wait_group; cp.async.bulk.wait_group without .read), "
+           "then "
+           "a barrier; or all wait for the mbarrier that counts the copy";
   if (prior.step == access.step && prior.block == access.block)
     return prior.span == kThread && prior.thread / 32 == access.thread / 32
                ? "__syncwarp() or __syncthreads() between the two"
                : "__syncthreads() between the two";
   if (prior.step == access.step)
-    return "a flag between the blocks, released and acquired at scope gpu, or "
-           "grid.sync()";
+    return needed == Scope::kCluster
+               ? "a flag between the blocks, released and acquired at scope "
+                 "cluster, or barrier.cluster"
+               : "a flag between the blocks, released and acquired at scope "
+                 "gpu, or grid.sync()";
   if (a.pid == b.pid)
-    return "one stream, cudaStreamWaitEvent, or a host that synchronises "
-           "before "
-           "it submits the later one";
+    return "one stream, cudaStreamWaitEvent, an edge of their graph, or a host "
+           "that synchronises before it submits the later one";
   if (first_has_waited)
     return "a message to the other process: the first one waited for its GPU, "
            "but only time orders the two hosts; or cudaStreamWaitEvent for an "
@@ -346,17 +367,18 @@ bool knows_of_threads(const View& view, const Access& prior, uint32_t first,
   return true;
 }
 
-bool comes_before(const View& view, const Access& prior) {
+bool knows_step(const View& view, uint32_t number) {
+  const Step& step = step_of(number);
+  return view.known->of_actor(step.actor) >= step.number || is_over(step.actor);
+}
+
+bool knows_part(const View& view, const Access& prior) {
   const bool same_step = prior.step == view.step;
   if (same_step && prior.block == view.block) {
     if (prior.clock <= view.floor) return true;
     if (prior.span == kThread && prior.thread == view.thread) return true;
   }
-  if (!same_step) {
-    const Step& step = step_of(prior.step);
-    if (view.known->of_actor(step.actor) >= step.number || is_over(step.actor))
-      return true;
-  }
+  if (!same_step && knows_step(view, prior.step)) return true;
   switch (prior.span) {
     case kThread:
       return view.known->of_thread(prior.step, prior.block,
@@ -379,6 +401,13 @@ bool comes_before(const View& view, const Access& prior) {
       // better than a false one.
       return same_step || view.known->knows_of(prior.step);
   }
+}
+
+/// A clock that was too long for its slot says that it knows all of a step,
+/// also of the step that still runs.
+bool comes_before(const View& view, const Access& prior) {
+  return knows_part(view, prior) ||
+         (prior.step == view.step && knows_step(view, prior.step));
 }
 
 /// Do both accesses synchronise with each other, as far as their scopes go?

@@ -34,6 +34,9 @@ struct Access {
   uint64_t width : 3;  ///< in a Group: a thread accesses 1 << width bytes
 };
 static_assert(sizeof(Access) == 16);
+/// Access::block of an asynchronous copy. It has a clock of its own: `thread`
+/// is its warp * 32 + ptx::Effect::Copies. Who waits for it comes after it.
+constexpr uint32_t kCopies = 1u << 31;
 constexpr uint64_t kClockMask = (1 << 22) - 1;
 constexpr uint64_t kSiteMask = (1 << 18) - 1;
 
@@ -114,6 +117,7 @@ struct View {
   uint32_t floor;    ///< up to here the block's barrier has ordered all threads
   uint32_t threads;  ///< of the block
   const Clock* known;
+  const ptx::Launch* launch = nullptr;  ///< of a kernel: says its clusters
 };
 
 /// What a finding says about the place of the bytes.

@@ -125,7 +125,8 @@ void Stream::execute(Operation* operation) {
       for (const Ticket& ticket : operation->after) {
         if (ticket.done != nullptr) before.push_back(ticket.done);
       }
-      const race::Turn turn(actor_.get(), static_cast<uint32_t>(context_->gpu),
+      const auto& actor = operation->actor ? operation->actor : actor_;
+      const race::Turn turn(actor.get(), static_cast<uint32_t>(context_->gpu),
                             before, operation->host, operation->done);
       operation->work();
     } else {
@@ -194,7 +195,8 @@ Ticket Stream::submit(Command command, bool always,
     capture_.after = {node};
     return {};
   }
-  Operation operation{std::move(command.run), predecessors(), always, {}, {}};
+  Operation operation{
+      std::move(command.run), predecessors(), always, {}, {}, {}};
   operation.after.insert(operation.after.end(), after.begin(), after.end());
   prepare_for_races(&operation);
   const std::shared_ptr<race::Clock> done = operation.done;
@@ -204,9 +206,22 @@ Ticket Stream::submit(Command command, bool always,
   return {shared_from_this(), submitted_, done};
 }
 
+Ticket Stream::submit_node(Command command,
+                           const std::shared_ptr<race::Actor>& actor,
+                           const std::vector<Ticket>& after) {
+  const std::lock_guard order(context_->submit_mutex);
+  Operation operation{std::move(command.run), after, false, {}, {}, actor};
+  operation.host = race::host_now();
+  operation.done = std::make_shared<race::Clock>();
+  const std::shared_ptr<race::Clock> done = operation.done;
+  const std::lock_guard lock(mutex_);
+  enqueue(std::move(operation));
+  return {shared_from_this(), ++submitted_, done};
+}
+
 Ticket Stream::submit_free(Command command) {
   const std::lock_guard order(context_->submit_mutex);
-  Operation operation{std::move(command.run), predecessors(), true, {}, {}};
+  Operation operation{std::move(command.run), predecessors(), true, {}, {}, {}};
   prepare_for_races(&operation);
   const std::shared_ptr<race::Clock> done = operation.done;
   const std::lock_guard lock(mutex_);
@@ -221,7 +236,7 @@ void Stream::run(const std::function<void()>& work) {
   uint64_t queued = 0;
   {
     const std::lock_guard order(context_->submit_mutex);
-    operation = {work, predecessors(), false, {}, {}};
+    operation = {work, predecessors(), false, {}, {}, {}};
     prepare_for_races(&operation);
     done = operation.done;
     const std::lock_guard lock(mutex_);

@@ -80,6 +80,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// that captures, the work becomes a node, and the ticket is empty.
   Ticket submit(Command command, bool always = false,
                 const std::vector<Ticket>& after = {});
+  /// Gives the work of a graph's node to a stream that does not capture, if
+  /// races are looked for: `actor` does it after the work of `after` only, and
+  /// not after what the stream did before.
+  Ticket submit_node(Command command, const std::shared_ptr<race::Actor>& actor,
+                     const std::vector<Ticket>& after);
   /// Does the same as submit() for a free, which an Order counts. The free
   /// happens `always`, and it is never captured.
   Ticket submit_free(Command command);
@@ -143,6 +148,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     // If races are looked for: what the host knew, and the result.
     std::shared_ptr<race::Clock> host;
     std::shared_ptr<race::Clock> done;
+    std::shared_ptr<race::Actor> actor;  ///< null: the stream's own
   };
   void prepare_for_races(Operation* operation);
   std::vector<Stream*> implied();

@@ -31,10 +31,14 @@ CUresult rectangle_set(CUdeviceptr to, size_t pitch, uint32_t value,
   if (CUresult error = enter(&context)) return error;
   const std::shared_ptr<Stream> queue = resolve_stream(stream, context);
   if (queue == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const size_t bytes = width * element;
-  if (height > 1 && pitch < bytes) return CUDA_ERROR_INVALID_VALUE;
-  return set(queue, {to, pitch, pitch * height}, value, element,
-             {bytes, height, 1}, asynchronous);
+  size_t bytes = 0, all = 0;
+  if (__builtin_mul_overflow(width, size_t{element}, &bytes) ||
+      __builtin_mul_overflow(pitch, height, &all) ||
+      (height > 1 && pitch < bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return set(queue, {to, pitch, all}, value, element, {bytes, height, 1},
+             asynchronous);
 }
 
 CUresult side(CUmemorytype type, const void* host, CUdeviceptr device,

@@ -15,13 +15,19 @@ using namespace ipclab::model;
 
 namespace {
 
-// Adds a node in the current context.
-CUresult add(CUgraphNode* node, const NodePlace& place,
-             const Recording& record) {
-  CUcontext context;
-  if (CUresult error = enter(&context)) return error;
+// Adds a node in this context; in the current one if it is null.
+CUresult add(CUgraphNode* node, const NodePlace& place, const Recording& record,
+             CUcontext context = nullptr) {
+  if (CUresult error = context == nullptr ? enter(&context) : enter()) {
+    return error;
+  }
   if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return graph_add(place, context, record, node);
+}
+
+// "This field is ignored if func is set."
+CUcontext context_of(const CUDA_KERNEL_NODE_PARAMS& wanted) {
+  return wanted.func != nullptr ? nullptr : wanted.ctx;
 }
 
 Recording kernel_of(const CUDA_KERNEL_NODE_PARAMS& wanted) {
@@ -48,8 +54,11 @@ Older same_as(const Newer& newer) {
   return older;
 }
 
+// Edges are full dependencies. Bytes of later versions, which "must be zeroed",
+// may ask for something else, too.
 bool is_programmatic(const CUgraphEdgeData& edge) {
-  return edge.from_port != 0 || edge.to_port != 0 || edge.type != 0;
+  const CUgraphEdgeData plain{};
+  return std::memcmp(&edge, &plain, sizeof edge) != 0;
 }
 
 // Writes handles as the queries of graphs do: before the call, `count` has the
@@ -104,7 +113,8 @@ IPCLAB_DRIVER_API CUresult cuGraphAddKernelNode_v2(
     CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
     const CUDA_KERNEL_NODE_PARAMS* wanted) {
   if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return add(node, {graph, after, count}, kernel_of(*wanted));
+  return add(node, {graph, after, count}, kernel_of(*wanted),
+             context_of(*wanted));
 }
 
 IPCLAB_DRIVER_API CUresult
@@ -113,17 +123,20 @@ cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node,
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (context_of(*wanted) != nullptr) context = wanted->ctx;
   return graph_change(executable, node, context, kernel_of(*wanted));
 }
 
-IPCLAB_DRIVER_API CUresult
-cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
-                     size_t count, const CUDA_MEMCPY3D* wanted, CUcontext) {
+IPCLAB_DRIVER_API CUresult cuGraphAddMemcpyNode(
+    CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+    const CUDA_MEMCPY3D* wanted, CUcontext context) {
   if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return add(node, {graph, after, count},
-             [&](const std::shared_ptr<Stream>& stream) {
-               return copy_cuboid(stream, stream->context(), *wanted, true);
-             });
+  return add(
+      node, {graph, after, count},
+      [&](const std::shared_ptr<Stream>& stream) {
+        return copy_cuboid(stream, stream->context(), *wanted, true);
+      },
+      context);
 }
 
 // "cudaGraphAddMemsetNode does not work with memory allocated via the stream
@@ -139,7 +152,7 @@ bool is_excluded(CUdeviceptr address) {
 
 IPCLAB_DRIVER_API CUresult cuGraphAddMemsetNode(
     CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
-    const CUDA_MEMSET_NODE_PARAMS* wanted, CUcontext) {
+    const CUDA_MEMSET_NODE_PARAMS* wanted, CUcontext context) {
   if (wanted == nullptr ||
       (wanted->elementSize != 1 && wanted->elementSize != 2 &&
        wanted->elementSize != 4) ||
@@ -147,7 +160,8 @@ IPCLAB_DRIVER_API CUresult cuGraphAddMemsetNode(
     return CUDA_ERROR_INVALID_VALUE;
   }
   return add(
-      node, {graph, after, count}, [&](const std::shared_ptr<Stream>& stream) {
+      node, {graph, after, count},
+      [&](const std::shared_ptr<Stream>& stream) {
         const uint64_t width = wanted->width * wanted->elementSize;
         const uint64_t pitch = wanted->height > 1 ? wanted->pitch : width;
         return pitch < width
@@ -155,7 +169,8 @@ IPCLAB_DRIVER_API CUresult cuGraphAddMemsetNode(
                    : set(stream, {wanted->dst, pitch, pitch * wanted->height},
                          wanted->value, wanted->elementSize,
                          {width, wanted->height, 1}, true);
-      });
+      },
+      context);
 }
 
 IPCLAB_DRIVER_API CUresult
@@ -334,12 +349,13 @@ IPCLAB_DRIVER_API CUresult cuDeviceGraphMemTrim(CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-IPCLAB_DRIVER_API CUresult cuGraphAddDependencies_v2(CUgraph graph,
-                                                     const CUgraphNode* from,
-                                                     const CUgraphNode* to,
-                                                     const CUgraphEdgeData*,
-                                                     size_t count) {
+IPCLAB_DRIVER_API CUresult cuGraphAddDependencies_v2(
+    CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+    const CUgraphEdgeData* edges, size_t count) {
   if (CUresult error = enter()) return error;
+  if (edges != nullptr && std::any_of(edges, edges + count, is_programmatic)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   return graph_add_dependencies(graph, from, to, count);
 }
 

@@ -145,6 +145,8 @@ IPCLAB_DRIVER_API CUresult cuModuleLoad(CUmodule* module, const char* name) {
 IPCLAB_DRIVER_API CUresult cuModuleUnload(CUmodule module) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
+  const auto found = find_module(module);
+  if (found != nullptr && found->of_library) return CUDA_ERROR_NOT_PERMITTED;
   return module_unload(module);
 }
 

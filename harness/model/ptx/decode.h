@@ -159,6 +159,8 @@ const DecodeTable& control_instructions();
 /// Decode cp.async.mbarrier, and cp.async.bulk and cp.reduce.async.bulk
 /// (op_mbarrier.cc).
 void decode_copy_arrival(Decoder& d);
+/// Decodes commit_group, wait_group and wait_all; false for other instructions.
+bool decode_copy_group(Decoder& d, Effect::Copies copies);
 void decode_bulk_copy(Decoder& d, bool reduces);
 
 /// The handler that reads a special register (op_move.cc); null if there is no

@@ -19,22 +19,26 @@ constexpr uint32_t kUnknownStack = 64 * 1024;
 /// The references of a body: module-scope names, and calls through a register.
 struct References {
   std::set<std::string> names;
+  std::set<std::string> outside_of_calls;  ///< a function: its address is taken
   bool indirect_call = false;
 
   explicit References(const FunctionSyntax& function) {
     for (const Statement& statement : function.body) {
-      for (const Operand& operand : statement.operands) add(operand);
-      if (statement.opcode.compare(0, 4, "call") != 0) continue;
+      const bool calls = statement.opcode.compare(0, 4, "call") == 0;
+      for (const Operand& operand : statement.operands) add(operand, calls);
+      if (!calls) continue;
       for (const Operand& operand : statement.operands)
         indirect_call |= operand.kind == Operand::kRegister;
     }
   }
 
  private:
-  void add(const Operand& operand) {
-    if (operand.kind == Operand::kName && operand.known == nullptr)
+  void add(const Operand& operand, bool calls) {
+    if (operand.kind == Operand::kName && operand.known == nullptr) {
       names.insert(operand.name);
-    for (const Operand& element : operand.elements) add(element);
+      if (!calls) outside_of_calls.insert(operand.name);
+    }
+    for (const Operand& element : operand.elements) add(element, calls);
   }
 };
 
@@ -83,6 +87,7 @@ class ModuleBuilder {
     Program& program = *module_->program_;
     program.sources = std::move(sources_);
     program.functions.resize(syntax_.functions.size());
+    place_shared();
     const ProgramContext context{&syntax_, &program};
     for (size_t k = 0; k < syntax_.functions.size(); ++k) {
       const FunctionSyntax& from = *syntax_.functions[k];
@@ -105,30 +110,76 @@ class ModuleBuilder {
   }
 
  private:
-  /// The offset of the .shared variables of a kernel's own body. If the kernel
-  /// can use .shared variables of the module, its own variables come after
-  /// them.
+  /// The offset of the .shared variables of a function's own body. Those of a
+  /// kernel come after the variables of the module that the kernel can use.
   uint32_t shared_base(size_t index) {
-    if (!syntax_.functions[index]->entry) return 0;
-    std::set<size_t> seen;
-    return reaches_shared(index, seen) ? syntax_.shared_bytes : 0;
+    const FunctionSyntax& function = *syntax_.functions[index];
+    if (!function.entry) return syntax_.shared_sections[function.unit].base;
+    uint32_t end = 0;
+    for (const int unit : shared_of_[index]) {
+      const SharedSection& section = syntax_.shared_sections[unit];
+      end = std::max(end, section.base + section.size);
+    }
+    return end;
   }
 
-  bool reaches_shared(size_t index, std::set<size_t>& seen) {
-    if (!seen.insert(index).second) return false;
+  /// Gives the units their shared memory. Two units have the same offsets if no
+  /// kernel uses variables of both: as a linker does it, a kernel does not pay
+  /// for the variables of others.
+  void place_shared() {
+    references_.reserve(syntax_.functions.size());
+    for (const auto& function : syntax_.functions)
+      references_.emplace_back(*function);
+    const auto take = [&](const std::string& name, int unit) {
+      if (const size_t* found = syntax_.function_names.find(name, unit))
+        called_by_address_.insert(*found);
+    };
+    for (size_t k = 0; k < syntax_.functions.size(); ++k)
+      for (const std::string& name : references_[k].outside_of_calls)
+        take(name, syntax_.functions[k]->unit);
+    for (size_t k = 0; k < syntax_.variables.size(); ++k)
+      for (const auto& relocation : syntax_.variables[k].relocations)
+        take(relocation.symbol, syntax_.variable_unit[k]);
+    for (size_t k = 0; k < syntax_.functions.size(); ++k) {
+      std::set<size_t> seen;
+      if (syntax_.functions[k]->entry) find_shared(k, seen, shared_of_[k]);
+    }
+    std::vector<int> placed;
+    for (auto& [unit, section] : syntax_.shared_sections) {
+      std::set<int> together;
+      for (const auto& [kernel, units] : shared_of_)
+        if (units.count(unit) != 0) together.insert(units.begin(), units.end());
+      for (const int other : placed) {
+        if (together.count(other) == 0) continue;
+        const SharedSection& before = syntax_.shared_sections[other];
+        section.base = std::max(section.base, before.base + before.size);
+      }
+      section.base = (section.base + section.alignment - 1) /
+                     section.alignment * section.alignment;
+      placed.push_back(unit);
+    }
+    for (SharedVariable& shared : syntax_.shared)
+      if (!shared.dynamic)
+        shared.offset += syntax_.shared_sections[shared.unit].base;
+  }
+
+  /// Adds the units whose shared variables a function can use.
+  void find_shared(size_t index, std::set<size_t>& seen, std::set<int>& units) {
+    if (!seen.insert(index).second) return;
     const FunctionSyntax& function = *syntax_.functions[index];
     for (const auto& declaration : function.declarations)
       if (!function.entry && declaration->kind == Declaration::kShared)
-        return true;
-    const References references(function);
-    if (references.indirect_call) return true;
-    for (const std::string& name : references.names) {
+        units.insert(function.unit);
+    if (references_[index].indirect_call)
+      for (const size_t callee : called_by_address_)
+        find_shared(callee, seen, units);
+    for (const std::string& name : references_[index].names) {
       const size_t* found = syntax_.shared_names.find(name, function.unit);
-      if (found != nullptr && !syntax_.shared[*found].dynamic) return true;
+      if (found != nullptr && !syntax_.shared[*found].dynamic)
+        units.insert(syntax_.shared[*found].unit);
       found = syntax_.function_names.find(name, function.unit);
-      if (found != nullptr && reaches_shared(*found, seen)) return true;
+      if (found != nullptr) find_shared(*found, seen, units);
     }
-    return false;
   }
 
   /// Finds the functions whose address is used: an indirect call may reach
@@ -218,6 +269,9 @@ class ModuleBuilder {
   std::unique_ptr<Module> module_;
   std::vector<Program::Source> sources_;
   std::set<size_t> addresses_taken_;
+  std::vector<References> references_;         ///< of each function
+  std::set<size_t> called_by_address_;         ///< functions that may be
+  std::map<size_t, std::set<int>> shared_of_;  ///< the units of each kernel
 };
 
 Module::Module() = default;

@@ -125,15 +125,17 @@ void each_part(Warp& warp, const Instruction& i, uint32_t mask, Tell tell) {
     Part from{at_operand(i, i.b, Space::kGlobal), Effect::kRead, order,
               i.count};
     from.access.immediate = static_cast<int64_t>(static_cast<int32_t>(i.list));
+    from.access.effect.copies = Effect::kNoCopies;  // only writes are late
     tell(from, mask);
     tell(Part{i, Effect::kWrite, order, i.count}, mask);
   } else if (i.effect.kind == Effect::kBulkCopy) {  // see move_bulk
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const uint32_t lane = rest & -rest;
       const uint32_t size = lanes_of<uint32_t>(warp, i.d)[__builtin_ctz(rest)];
-      tell(Part{at_operand(i, i.b, Space::kGeneric), Effect::kRead,
-                Effect::kWeak, size},
-           lane);
+      Part from{at_operand(i, i.b, Space::kGeneric), Effect::kRead,
+                Effect::kWeak, size};
+      from.access.effect.copies = Effect::kNoCopies;
+      tell(from, lane);
       tell(Part{at_operand(i, i.a, Space::kGeneric),
                 order == Effect::kWeak ? Effect::kWrite : Effect::kUpdate,
                 order, size},
@@ -141,7 +143,7 @@ void each_part(Warp& warp, const Instruction& i, uint32_t mask, Tell tell) {
     }
     if (i.c == kNone) return;
     Part counted{at_operand(i, i.c, Space::kGeneric), Effect::kUpdate,
-                 Effect::kAcquireRelease, 8};
+                 Effect::kRelease, 8};
     counted.access.effect.scope = Effect::kCluster;
     tell(counted, mask);
   } else {
@@ -158,6 +160,12 @@ void run_observed(Warp& warp, const Instruction& i, uint32_t mask) {
   if (i.effect.kind == Effect::kFence) {
     observer.fence(warp.block->grid->number_of(*warp.block), warp.index, mask,
                    static_cast<Effect::Scope>(i.effect.scope));
+    return i.run(warp, i, mask);
+  }
+  if (i.effect.kind == Effect::kCopyGroup) {
+    observer.group_copies(warp.block->grid->number_of(*warp.block), warp.index,
+                          mask, static_cast<Effect::Copies>(i.effect.copies),
+                          i.count != 0, i.list);
     return i.run(warp, i, mask);
   }
   // A load may overwrite the register with its address.

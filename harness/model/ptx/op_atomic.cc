@@ -191,7 +191,8 @@ void decode_atomic(Decoder& d) {
   d.i.effect = {
       Effect::kUpdate,
       static_cast<uint16_t>(order == Effect::kWeak ? Effect::kRelaxed : order),
-      static_cast<uint16_t>(scope), static_cast<uint16_t>(type_bytes(type))};
+      static_cast<uint16_t>(scope), static_cast<uint16_t>(type_bytes(type)),
+      Effect::kNoCopies};
 }
 
 void full_fence(Warp&, const Instruction&, uint32_t) {
@@ -212,7 +213,7 @@ void decode_fence(Decoder& d) {
         d.take_scope(gpu ? Effect::kGpu : Effect::kCluster);
     d.expect_operands(0, 0);
     d.i.effect = {Effect::kFence, Effect::kAcquireRelease,
-                  static_cast<uint16_t>(scope), 0};
+                  static_cast<uint16_t>(scope), 0, Effect::kNoCopies};
   }
   d.i.run = full_fence;
 }

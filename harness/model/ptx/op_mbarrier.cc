@@ -220,10 +220,9 @@ void move_bulk(Warp& warp, const Instruction& i, uint32_t mask) {
 /// The object synchronises: its users need nothing else.
 Effect use_of_object(Effect::Kind kind) {
   const bool waits = kind == Effect::kRead;
-  return {
-      static_cast<uint16_t>(kind),
-      static_cast<uint16_t>(waits ? Effect::kAcquire : Effect::kAcquireRelease),
-      Effect::kCluster, sizeof(Object)};
+  return {static_cast<uint16_t>(kind),
+          static_cast<uint16_t>(waits ? Effect::kAcquire : Effect::kRelease),
+          Effect::kCluster, sizeof(Object), Effect::kNoCopies};
 }
 
 void generic_address(Warp& warp, const Instruction& i, uint32_t mask) {
@@ -336,6 +335,26 @@ void decode_copy_arrival(Decoder& d) {
   d.address(0);
   d.i.run = counts ? arrive : nothing;
   d.i.effect = use_of_object(Effect::kUpdate);
+  d.i.effect.copies = Effect::kGroups;
+}
+
+bool decode_copy_group(Decoder& d, Effect::Copies copies) {
+  const int operation =
+      d.take_one_of({"commit_group", "wait_group", "wait_all"});
+  if (operation < 0) return false;
+  const bool waits = operation == 1;
+  d.expect_operands(waits ? 1 : 0, waits ? 1 : 0);
+  if (waits && d.operand(0).kind != Operand::kInteger) d.unsupported();
+  d.i.run = nothing;  // all copies are done already
+  // With .read the sources can be written, but the copies are not done.
+  if (d.take("read")) return true;
+  d.i.count = waits ? 0 : 1;
+  d.i.list = operation == 0 ? Observer::kNoWait
+             : waits        ? static_cast<uint32_t>(d.operand(0).bits)
+                            : 0;
+  d.i.effect = {Effect::kCopyGroup, Effect::kWeak, Effect::kBlock, 0,
+                static_cast<uint16_t>(copies)};
+  return true;
 }
 
 namespace {
@@ -406,9 +425,7 @@ Space take_shared(Decoder& d) {
 }  // namespace
 
 void decode_bulk_copy(Decoder& d, bool reduces) {
-  d.ignore({"commit_group", "wait_group", "read"});
-  d.i.run = nothing;
-  if (d.operands() < 2) return;
+  if (!reduces && decode_copy_group(d, Effect::kBulkGroups)) return;
   // In the order of the name: first the target's space, then the source's.
   const Space to = d.take_first("global") ? Space::kGlobal : take_shared(d);
   const Space from = d.take("global") ? Space::kGlobal : take_shared(d);
@@ -431,7 +448,8 @@ void decode_bulk_copy(Decoder& d, bool reduces) {
   d.i.effect = {
       Effect::kBulkCopy,
       static_cast<uint16_t>(reduces ? Effect::kRelaxed : Effect::kWeak),
-      Effect::kGpu, 0};
+      Effect::kGpu, 0,
+      static_cast<uint16_t>(counts ? Effect::kCounted : Effect::kBulkGroups)};
 }
 
 const DecodeTable& mbarrier_instructions() {

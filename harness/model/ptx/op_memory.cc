@@ -319,7 +319,8 @@ void decode_access(Decoder& d) {
   if (type_bytes(type) * d.i.count > 32) d.unsupported();
   d.i.effect = {static_cast<uint16_t>(stores ? Effect::kWrite : Effect::kRead),
                 static_cast<uint16_t>(order), static_cast<uint16_t>(scope),
-                static_cast<uint16_t>(type_bytes(type) * d.i.count)};
+                static_cast<uint16_t>(type_bytes(type) * d.i.count),
+                Effect::kNoCopies};
   d.i.run = accessor(type, bytes, stores, vector >= 0);
   d.i.pure = !stores && d.reads_parameter(type_bytes(type));
   const bool elsewhere =
@@ -379,9 +380,7 @@ void decode_cp(Decoder& d) {
   if (reduces) return decode_bulk_copy(d, true);
   if (d.take("mbarrier")) return decode_copy_arrival(d);
   if (d.take("bulk")) return decode_bulk_copy(d, false);
-  d.ignore({"commit_group", "wait_group", "wait_all"});
-  d.i.run = nothing;
-  if (d.operands() < 2) return;  // all copies are done already
+  if (decode_copy_group(d, Effect::kGroups)) return;
   ignore_hints(d);
   if (!d.take("shared") && !d.take("shared::cta")) d.unsupported();
   if (!d.take("global")) d.unsupported();
@@ -397,7 +396,8 @@ void decode_cp(Decoder& d) {
   d.address(0);
   if (d.operands() == 4) d.i.e = d.source(3, Type::kB32);
   d.i.run = copy_async;
-  d.i.effect = {Effect::kCopy, Effect::kWeak, Effect::kBlock, 0};
+  d.i.effect = {Effect::kCopy, Effect::kWeak, Effect::kBlock, 0,
+                Effect::kGroups};
 }
 
 }  // namespace

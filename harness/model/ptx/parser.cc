@@ -228,9 +228,10 @@ class Parser {
     shared.name = head.name;
     shared.dynamic = head.unsized || head.size == 0;
     if (!shared.dynamic) {
-      shared.offset = align_up(syntax_.shared_bytes, head.alignment);
       shared.size = static_cast<uint32_t>(head.size);
-      syntax_.shared_bytes = shared.offset + shared.size;
+      shared.unit = unit_;
+      shared.offset = syntax_.shared_sections[unit_].add(
+          shared.size, static_cast<uint32_t>(head.alignment));
     }
     syntax_.shared_names.add(head.name, unit_, visible, syntax_.shared.size());
     syntax_.shared.push_back(shared);
@@ -241,13 +242,17 @@ class Parser {
     declaration->kind = kind;
     declaration->type = head.type;
     declaration->size = static_cast<uint32_t>(head.size);
-    uint32_t& end = kind == Declaration::kLocal ? frame_top_
-                    : kind == Declaration::kShared
-                        ? (function_->entry ? function_->shared_bytes
-                                            : syntax_.shared_bytes)
-                        : function_->parameter_bytes;
-    declaration->offset = align_up(end, head.alignment);
-    end = declaration->offset + declaration->size;
+    if (kind == Declaration::kShared && !function_->entry) {
+      declaration->offset = syntax_.shared_sections[unit_].add(
+          declaration->size, static_cast<uint32_t>(head.alignment));
+    } else {
+      uint32_t& end = kind == Declaration::kLocal ? frame_top_
+                      : kind == Declaration::kShared
+                          ? function_->shared_bytes
+                          : function_->parameter_bytes;
+      declaration->offset = align_up(end, head.alignment);
+      end = declaration->offset + declaration->size;
+    }
     function_->frame_bytes = std::max(function_->frame_bytes, frame_top_);
     Declaration* raw = declaration.get();
     scopes_.back().names[head.name] = raw;

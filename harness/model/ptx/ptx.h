@@ -57,16 +57,29 @@ struct Fault {
 
 /// What an instruction does to memory.
 struct Effect {
-  enum Kind { kNothing, kRead, kWrite, kUpdate, kFence, kCopy, kBulkCopy };
+  enum Kind {
+    kNothing,
+    kRead,
+    kWrite,
+    kUpdate,
+    kFence,
+    kCopy,
+    kBulkCopy,
+    kCopyGroup,  ///< cp.async.commit_group, wait_group, wait_all
+  };
   /// As in the PTX ISA, "Memory Consistency Model". `volatile` and `mmio` count
   /// as kRelaxed at kSystem.
   enum Order { kWeak, kRelaxed, kAcquire, kRelease, kAcquireRelease };
   enum Scope { kBlock, kCluster, kGpu, kSystem };
+  /// How a thread can wait for its asynchronous copies: groups of cp.async,
+  /// groups of cp.async.bulk, or an mbarrier.
+  enum Copies { kNoCopies, kGroups, kBulkGroups, kCounted };
 
   uint16_t kind : 3;
   uint16_t order : 3;
   uint16_t scope : 2;
-  uint16_t bytes : 6;  ///< that one thread accesses
+  uint16_t bytes : 6;   ///< that one thread accesses
+  uint16_t copies : 2;  ///< the access is one of these, or completes them
 };
 static_assert(sizeof(Effect) == 2);
 
@@ -99,6 +112,12 @@ class Observer {
   virtual void after(const Touch& touch) = 0;
   virtual void fence(uint32_t block, uint32_t warp, uint32_t lanes,
                      Effect::Scope scope) = 0;
+  /// Lanes end the open group of their copies if `commits`, and wait until at
+  /// most `left` groups are not done (kNoWait: they do not wait).
+  static constexpr uint32_t kNoWait = ~0u;
+  virtual void group_copies(uint32_t block, uint32_t warp, uint32_t lanes,
+                            Effect::Copies copies, bool commits,
+                            uint32_t left) = 0;
   /// Lanes arrive at a barrier of their block. If `waits`, they go on when it
   /// is complete.
   virtual void arrive(uint32_t block, uint32_t warp, uint32_t lanes,

@@ -4,6 +4,7 @@
 // still names.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -120,6 +121,20 @@ struct SharedVariable {
   std::string name;
   uint32_t offset = 0, size = 0;
   bool dynamic = false;
+  int unit = 0;
+};
+
+/// The `.shared` variables of a translation unit that belong to no entry; their
+/// offsets begin at `base`.
+struct SharedSection {
+  uint32_t base = 0, size = 0, alignment = 1;
+
+  uint32_t add(uint32_t bytes, uint32_t align) {
+    const uint32_t offset = (size + align - 1) / align * align;
+    size = offset + bytes;
+    alignment = std::max(alignment, align);
+    return offset;
+  }
 };
 
 /// The meaning of a module-scope name. The name's own translation unit is
@@ -145,7 +160,7 @@ struct Syntax {
   std::vector<Module::Variable> variables;
   std::vector<int> variable_unit;  ///< translation unit of each variable
   std::vector<SharedVariable> shared;
-  uint32_t shared_bytes = 0;
+  std::map<int, SharedSection> shared_sections;  ///< by unit
   Names<size_t> function_names, variable_names, shared_names;
 };
 

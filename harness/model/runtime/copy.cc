@@ -146,6 +146,9 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemcpy2D(void* to, size_t to_pitch,
                                             cudaMemcpyKind kind) {
   IPCLAB_BIND();
   if (!is_direction(kind)) return remember(cudaErrorInvalidMemcpyDirection);
+  if (width > to_pitch || width > from_pitch) {
+    return remember(cudaErrorInvalidPitchValue);
+  }
   const CUDA_MEMCPY2D copy =
       rectangle(to, to_pitch, from, from_pitch, width, height);
   return remember(cuMemcpy2D(&copy));
@@ -156,6 +159,9 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemcpy2DAsync(
     size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   IPCLAB_BIND();
   if (!is_direction(kind)) return remember(cudaErrorInvalidMemcpyDirection);
+  if (width > to_pitch || width > from_pitch) {
+    return remember(cudaErrorInvalidPitchValue);
+  }
   const CUDA_MEMCPY2D copy =
       rectangle(to, to_pitch, from, from_pitch, width, height);
   return remember(cuMemcpy2DAsync(&copy, stream));
@@ -247,20 +253,31 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetSymbolSize(size_t* size,
   return remember(find_symbol(symbol, &address, size));
 }
 
+namespace {
+// The address of a part of a symbol. A copy must not go beyond the symbol.
+cudaError_t find_part(const void* symbol, size_t count, size_t offset,
+                      CUdeviceptr* address) {
+  size_t size = 0;
+  if (cudaError_t error = find_symbol(symbol, address, &size)) return error;
+  if (offset > size || count > size - offset) return cudaErrorInvalidValue;
+  *address += offset;
+  return cudaSuccess;
+}
+}  // namespace
+
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpyToSymbolAsync(
     const void* symbol, const void* from, size_t count, size_t offset,
     cudaMemcpyKind kind, cudaStream_t stream) {
   IPCLAB_BIND();
   CUdeviceptr address = 0;
-  size_t size = 0;
-  if (cudaError_t error = find_symbol(symbol, &address, &size)) {
+  if (cudaError_t error = find_part(symbol, count, offset, &address)) {
     return remember(error);
   }
   if (kind != cudaMemcpyHostToDevice && kind != cudaMemcpyDeviceToDevice &&
       kind != cudaMemcpyDefault) {
     return remember(cudaErrorInvalidMemcpyDirection);
   }
-  return remember(cuMemcpyAsync(address + offset, number(from), count, stream));
+  return remember(cuMemcpyAsync(address, number(from), count, stream));
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpyToSymbol(const void* symbol,
@@ -281,15 +298,14 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemcpyFromSymbolAsync(
     cudaMemcpyKind kind, cudaStream_t stream) {
   IPCLAB_BIND();
   CUdeviceptr address = 0;
-  size_t size = 0;
-  if (cudaError_t error = find_symbol(symbol, &address, &size)) {
+  if (cudaError_t error = find_part(symbol, count, offset, &address)) {
     return remember(error);
   }
   if (kind != cudaMemcpyDeviceToHost && kind != cudaMemcpyDeviceToDevice &&
       kind != cudaMemcpyDefault) {
     return remember(cudaErrorInvalidMemcpyDirection);
   }
-  return remember(cuMemcpyAsync(number(to), address + offset, count, stream));
+  return remember(cuMemcpyAsync(number(to), address, count, stream));
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpyFromSymbol(void* to,

@@ -227,9 +227,10 @@ IPCLAB_RUNTIME_API cudaError_t cudaDeviceGraphMemTrim(int device) {
 
 IPCLAB_RUNTIME_API cudaError_t cudaGraphAddDependencies(
     cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
-    const cudaGraphEdgeData*, size_t count) {
+    const cudaGraphEdgeData* edges, size_t count) {
   IPCLAB_BIND();
-  return remember(cuGraphAddDependencies(graph, from, to, nullptr, count));
+  return remember(cuGraphAddDependencies(
+      graph, from, to, reinterpret_cast<const CUgraphEdgeData*>(edges), count));
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaGraphGetNodes(cudaGraph_t graph,

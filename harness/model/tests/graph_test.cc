@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gpu.h"
+#include "peer.h"
 #include "pool.h"
 
 using namespace ipclab::model::test;
@@ -451,6 +452,84 @@ TEST(Graph, UserObjectsLiveAsLongAsGraphsNeedThem) {
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
   EXPECT_EQ(destroyed, 1);
   EXPECT_EQ(cudaUserObjectRelease(object, 1), cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
+// A node works in the context that it names, here of a GPU whose memory the
+// current context may not use.
+ROLE(node_of_another_context) {
+  CUcontext here = nullptr, there = nullptr;
+  EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
+  int* data = allocate<int>(kCount);
+  EXPECT_EQ(cudaMemset(data, 0, kCount * sizeof(int)), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cuCtxGetCurrent(&there), CUDA_SUCCESS);
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  EXPECT_EQ(cuCtxGetCurrent(&here), CUDA_SUCCESS);
+  CUlibrary library = nullptr;
+  ASSERT_EQ(cuLibraryLoadFromFile(&library, IPCLAB_TEST_PTX, nullptr, nullptr,
+                                  0, nullptr, nullptr, 0),
+            CUDA_SUCCESS);
+  int count = kCount, value = 7;
+  void* arguments[] = {&data, &count, &value};
+  CUDA_KERNEL_NODE_PARAMS wanted{};
+  ASSERT_EQ(cuLibraryGetKernel(&wanted.kern, library, "fill"), CUDA_SUCCESS);
+  wanted.ctx = there;
+  wanted.gridDimX = 4;
+  wanted.gridDimY = wanted.gridDimZ = 1;
+  wanted.blockDimX = 256;
+  wanted.blockDimY = wanted.blockDimZ = 1;
+  wanted.kernelParams = arguments;
+  const CUDA_MEMSET_NODE_PARAMS set{
+      reinterpret_cast<CUdeviceptr>(data), 0, 3, 4, 1, 1};
+  const Built built;
+  CUgraphNode first = nullptr, second = nullptr;
+  ASSERT_EQ(cuGraphAddKernelNode(&first, built.graph, nullptr, 0, &wanted),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphAddMemsetNode(&second, built.graph, &first, 1, &set, there),
+            CUDA_SUCCESS);
+  cudaGraphExec_t executable = instantiate(built.graph);
+  EXPECT_EQ(cudaGraphLaunch(executable, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cuCtxSetCurrent(there), CUDA_SUCCESS);
+  const std::vector<int> values = read_back(data, kCount);
+  EXPECT_EQ(values[0], 3);
+  EXPECT_EQ(values[kCount - 1], 7 + kCount - 1);
+  CUmodule module = nullptr;
+  EXPECT_EQ(cuLibraryGetModule(&module, library), CUDA_SUCCESS);
+  EXPECT_EQ(cuModuleUnload(module), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
+}
+
+TEST(Graph, ANodeWorksInTheContextThatItNames) {
+  Peer peer("node_of_another_context", {{"IPCLAB_PROFILE", "two-gpus"}});
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+
+// An edge that is more than a dependency is refused by each call that takes it.
+TEST(Graph, AnEdgeThatIsNotADependencyIsRefused) {
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  const Built built;
+  cudaGraphNode_t first = nullptr, second = nullptr, third = nullptr;
+  ASSERT_EQ(cudaGraphAddEmptyNode(&first, built.graph, nullptr, 0),
+            cudaSuccess);
+  ASSERT_EQ(cudaGraphAddEmptyNode(&second, built.graph, nullptr, 0),
+            cudaSuccess);
+  cudaGraphNodeParams empty{};
+  empty.type = cudaGraphNodeTypeEmpty;
+  cudaGraphEdgeData programmatic{}, later{};
+  programmatic.type = cudaGraphDependencyTypeProgrammatic;
+  later.reserved[0] = 1;
+  for (const cudaGraphEdgeData& edge : {programmatic, later}) {
+    EXPECT_EQ(cudaGraphAddDependencies(built.graph, &first, &second, &edge, 1),
+              cudaErrorNotSupported);
+    EXPECT_EQ(cudaGraphAddNode(&third, built.graph, &first, &edge, 1, &empty),
+              cudaErrorNotSupported);
+  }
+  const cudaGraphEdgeData plain{};
+  EXPECT_EQ(cudaGraphAddDependencies(built.graph, &first, &second, &plain, 1),
+            cudaSuccess);
   cudaGetLastError();
 }
 

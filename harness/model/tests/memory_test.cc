@@ -208,6 +208,35 @@ TEST(Memory, RowsKeepTheirPitch) {
   EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
 
+// Sizes whose product does not fit: nothing is written.
+TEST(Memory, SizesThatOverflowAreRefused) {
+  int* data = allocate<int>(4);
+  EXPECT_EQ(cudaMemset(data, 0, 16), cudaSuccess);
+  const auto to = reinterpret_cast<CUdeviceptr>(data);
+  EXPECT_EQ(cuMemsetD32(to, 5, (size_t{1} << 62) + 1),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemsetD16Async(to, 5, (size_t{1} << 63) + 1, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemsetD2D8(to, size_t{1} << 62, 5, 1, 5),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(read_back(data, 4), std::vector<int>(4, 0));
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+// "width must not exceed either dpitch or spitch": a pitch of 0 is no pitch.
+TEST(Memory, APitchThatIsTooSmallIsRefused) {
+  char* data = allocate<char>(64);
+  char host[64] = {};
+  EXPECT_EQ(cudaMemcpy2D(data, 0, host, 8, 8, 4, cudaMemcpyDefault),
+            cudaErrorInvalidPitchValue);
+  EXPECT_EQ(cudaMemcpy2DAsync(data, 8, host, 7, 8, 4, cudaMemcpyDefault),
+            cudaErrorInvalidPitchValue);
+  EXPECT_EQ(cudaMemcpy2DAsync(data, 8, host, 8, 8, 4, cudaMemcpyDefault),
+            cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  cudaGetLastError();
+}
+
 TEST(Memory, ABoxMayHaveFewerRowsThanALayer) {
   constexpr size_t kPitch = 16, kRows = 3, kLayers = 2, kBytes = 96;
   static_assert(kPitch * kRows * kLayers == kBytes);

@@ -20,6 +20,7 @@ TOP = Path(__file__).resolve().parents[3]
 # Programs of harness/model/tests/programs/race.cu, with what a wrong one lacks.
 BLOCK, WARP = "__syncthreads() between", "__syncwarp()"
 GRID, STREAM = "a flag between the blocks", "one stream, cudaStreamWaitEvent"
+COPY = "the end of the asynchronous copy"
 PROCESSES, SCOPE = "an interprocess event", "the scope is too small"
 PROGRAMS = {
     "shared_barrier": BLOCK,
@@ -35,8 +36,15 @@ PROGRAMS = {
     "fence_scope": GRID,
     "last_block": GRID,
     "block_then_flag": GRID,
+    "many_release": BLOCK,
     "accumulate": GRID,
     "grid_barrier": GRID,
+    "cluster_scope": "the scope is too small: both accesses need scope cluster",
+    "copy_async": COPY,
+    "copy_groups": COPY,
+    "bulk_load": COPY,
+    "bulk_store": COPY,
+    "graph_branch": STREAM,
     "event": STREAM,
     "event_too_early": STREAM,
     "host": STREAM,

@@ -101,6 +101,27 @@ TEST(Decoder, UndefinedFunctionsAreNamed) {
   EXPECT_EQ(module->kernel("fine")->unsupported(), "");
 }
 
+// A kernel has the shared memory of the units whose variables it can use, by a
+// call, too. Units that no kernel uses together have the same place.
+TEST(Units, AKernelPaysForTheSharedMemoryThatItUses) {
+  const auto unit = [](const std::string& name) {
+    return header() + ".shared .align 4 .b8 memory_" + name +
+           "[40000];\n.visible .func put_" + name +
+           " () { .reg .b32 a; mov.u32 a, memory_" + name +
+           "; st.shared.u32 [a], 7; ret; }\n" +
+           entry("kernel_" + name, "call put_" + name + ", ();");
+  };
+  const auto apart = Module::parse(unit("a") + unit("b"));
+  EXPECT_EQ(apart->kernel("kernel_a")->static_shared_bytes(), 40000u);
+  EXPECT_EQ(apart->kernel("kernel_b")->static_shared_bytes(), 40000u);
+  const auto together = Module::parse(
+      unit("a") + unit("b") + header() +
+      ".extern .func put_a ();\n.extern .func put_b ();\n" +
+      entry("both", "call put_a, (); call put_b, ();") + entry("none", "ret;"));
+  EXPECT_EQ(together->kernel("both")->static_shared_bytes(), 80000u);
+  EXPECT_EQ(together->kernel("none")->static_shared_bytes(), 0u);
+}
+
 TEST(Units, ConcatenatedTextsShareVisibleNamesOnly) {
   // Each unit has its own `secret`. Both units use `shared` and `give`.
   const auto module = Module::parse(

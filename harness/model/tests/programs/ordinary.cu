@@ -50,6 +50,15 @@ struct Message {
 void prepare() {
   const int three = 3;
   CHECK(cudaMemcpyToSymbol(scale, &three, sizeof three));
+  // What lies beyond a variable belongs to others.
+  int beyond[2] = {};
+  if (cudaMemcpyToSymbol(bias, beyond, sizeof beyond) !=
+          cudaErrorInvalidValue ||
+      cudaMemcpyFromSymbol(beyond, bias, 4, 1) != cudaErrorInvalidValue) {
+    std::printf("a copy beyond a variable is not refused\n");
+    std::exit(EXIT_FAILURE);
+  }
+  cudaGetLastError();
 }
 
 int verify(const int* data, int seed, cudaStream_t stream) {

@@ -185,6 +185,19 @@ __global__ void block_then_flag(int* data, bool right) {
   }
 }
 
+// More threads than a clock has room for release one word.
+__global__ void many_release(int* data, bool right) {
+  GpuWord count(data[2 * blockDim.x]);
+  data[threadIdx.x] = 1;
+  if (right) {
+    count.fetch_add(1, cuda::memory_order_release);
+    while (count.load(cuda::memory_order_acquire) <
+           static_cast<int>(blockDim.x)) {
+    }
+  }
+  data[blockDim.x + threadIdx.x] = data[blockDim.x - 1 - threadIdx.x];
+}
+
 __global__ void accumulate(int* data, bool right) {
   if (right)
     atomicAdd(data, 1);
@@ -196,6 +209,107 @@ __global__ void grid_barrier(int* data, bool right) {
   data[blockIdx.x] = 1;
   if (right) cooperative_groups::this_grid().sync();
   data[kThreads + blockIdx.x] = data[gridDim.x - 1 - blockIdx.x];
+}
+
+// Two blocks of one cluster.
+__global__ void __cluster_dims__(2) cluster_scope(int* data, bool right) {
+  int* flag = data + kThreads;
+  if (blockIdx.x == 0) {
+    data[0] = 1;
+    if (right)
+      asm volatile("st.release.cluster.b32 [%0], 1;" ::"l"(flag) : "memory");
+    else
+      BlockWord(*flag).store(1, cuda::memory_order_release);
+  } else {
+    int seen = 0;
+    while (seen == 0)
+      asm volatile("ld.acquire.cluster.b32 %0, [%1];"
+                   : "=r"(seen)
+                   : "l"(flag)
+                   : "memory");
+    data[1] = data[0];
+  }
+}
+
+// ---- asynchronous copies
+
+__device__ unsigned in_shared(const void* address) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(address));
+}
+
+__device__ void copy_later(int* to, const int* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(in_shared(to)),
+               "l"(from)
+               : "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// A barrier alone does not wait for the copies.
+__global__ void copy_async(int* data, bool right) {
+  __shared__ int values[kThreads];
+  copy_later(values + threadIdx.x, data + threadIdx.x);
+  if (right) asm volatile("cp.async.wait_all;" ::: "memory");
+  __syncthreads();
+  data[kThreads + threadIdx.x] = values[kThreads - 1 - threadIdx.x];
+}
+
+// The wait leaves the newer of two groups.
+__global__ void copy_groups(int* data, bool right) {
+  __shared__ int older[kThreads], newer[kThreads];
+  copy_later(older + threadIdx.x, data + threadIdx.x);
+  copy_later(newer + threadIdx.x, data + threadIdx.x);
+  asm volatile("cp.async.wait_group 1;" ::: "memory");
+  data[kThreads + threadIdx.x] = (right ? older : newer)[threadIdx.x];
+}
+
+// All threads wait for the mbarrier that counts the bytes, or for none.
+__global__ void bulk_load(int* data, bool right) {
+  __shared__ alignas(16) int values[kThreads];
+  __shared__ uint64_t object;
+  const unsigned counter = in_shared(&object);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(counter) : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(counter),
+        "n"(sizeof values)
+        : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1], %2, [%3];" ::"r"(in_shared(values)),
+        "l"(data), "n"(sizeof values), "r"(counter)
+        : "memory");
+  }
+  __syncthreads();
+  for (unsigned done = !right; done == 0;)
+    asm volatile(
+        "{ .reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared.b64 p, [%1], 0;\n"
+        "selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(counter)
+        : "memory");
+  data[kThreads + threadIdx.x] = values[kThreads - 1 - threadIdx.x];
+}
+
+// With .read the wait says only that the source may be written.
+__global__ void bulk_store(int* data, bool right) {
+  __shared__ alignas(16) int values[kThreads];
+  values[threadIdx.x] = threadIdx.x;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+        "cp.async.bulk.commit_group;" ::"l"(data),
+        "r"(in_shared(values)), "n"(sizeof values)
+        : "memory");
+    if (right)
+      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    else
+      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  }
+  __syncthreads();
+  data[kThreads + threadIdx.x] = data[kThreads - 1 - threadIdx.x];
 }
 
 // ---- between launches
@@ -293,7 +407,13 @@ const OneKernel kKernels[] = {
     {"fence_scope", fence_scope, 2, 1},
     {"last_block", last_block, 4, 1},
     {"block_then_flag", block_then_flag, 2, kThreads},
+    {"many_release", many_release, 1, 4 * kThreads},
     {"accumulate", accumulate, 4, 32},
+    {"cluster_scope", cluster_scope, 2, 1},
+    {"copy_async", copy_async, 1, kThreads},
+    {"copy_groups", copy_groups, 1, kThreads},
+    {"bulk_load", bulk_load, 1, kThreads},
+    {"bulk_store", bulk_store, 1, kThreads},
 };
 
 bool is(const char* name, const char* other) {
@@ -326,6 +446,22 @@ bool run_streams(const char* name, bool right) {
     cudaStream_t blocking = new_stream(cudaStreamDefault);
     write_all<<<1, kThreads>>>(data, 1);
     read_all<<<1, kThreads, 0, right ? blocking : second>>>(data, to);
+  } else if (is(name, "graph_branch")) {  // a branch must come after another
+    cudaGraph_t graph;
+    CHECK(cudaStreamBeginCapture(first, cudaStreamCaptureModeGlobal));
+    CHECK(cudaEventRecord(event, first));
+    if (!right) CHECK(cudaStreamWaitEvent(second, event));
+    write_all<<<1, kThreads, 0, first>>>(data, 1);
+    CHECK(cudaEventRecord(event, first));
+    if (right) CHECK(cudaStreamWaitEvent(second, event));
+    read_all<<<1, kThreads, 0, second>>>(data, to);
+    CHECK(cudaEventRecord(event, second));
+    CHECK(cudaStreamWaitEvent(first, event));
+    CHECK(cudaStreamEndCapture(first, &graph));
+    cudaGraphExec_t launched;
+    CHECK(cudaGraphInstantiate(&launched, graph, 0));
+    for (int k = 0; k < 2; ++k) CHECK(cudaGraphLaunch(launched, first));
+    read_all<<<1, kThreads, 0, first>>>(data, to);
   } else if (is(name, "copy")) {
     CHECK(cudaMemcpyAsync(data, to, kBytes, cudaMemcpyDefault, first));
     read_all<<<1, kThreads, 0, right ? first : second>>>(data, to + kThreads);
