@@ -1,6 +1,7 @@
 // Bugs of a driver against the rules of this folder (harness/faults/README.md).
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -10,10 +11,25 @@ namespace ipclab::faults {
 namespace {
 
 constexpr auto kGetLink = "cudaDeviceGetP2PAttribute";
+constexpr auto kGetAtomics = "cudaDeviceGetP2PAtomicCapabilities";
 constexpr int kAccess = CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
 
 bool is_about_one_device(Call& call) {
   return call.at<int>(2) == call.at<int>(3);
+}
+
+bool asks_for_atomics_of_one(Call& call) {
+  return call.at<int>(3) == call.at<int>(4);
+}
+
+// The question has a place for the answers, and `known` operations.
+auto asks_for(bool known) {
+  return [known](Call& call) {
+    return call.code() == cudaErrorInvalidValue &&
+           call.at<unsigned*>(0) != nullptr &&
+           call.at<const int*>(1) != nullptr &&
+           (call.at<unsigned>(2) == 0) == known;
+  };
 }
 
 // The memory of a peer is after the kernel as it was before.
@@ -89,6 +105,64 @@ FAULTS {
         "a question about a link is accepted without a place for the answer")
       .with_gpus(2)
       .on_refusal({kGetLink}, WHEN(call.at<int*>(0) == nullptr), accepted);
+
+  fault("link-atomics-by-driver-differ", {"PEER-06"},
+        "cuDeviceGetP2PAtomicCapabilities says that a link has no first atomic")
+      .with_gpus(2)
+      .after({kGetAtomics}, WHEN(!call.is_runtime()), answers<unsigned>(0));
+
+  fault("link-atomics-of-first", {"PEER-06"},
+        "all atomics of a link are those of the first one that was asked for")
+      .with_gpus(2)
+      .after({kGetAtomics}, WHEN(call.at<unsigned>(2) > 1), [](Call& call) {
+        unsigned* answers = call.at<unsigned*>(0);
+        std::fill_n(answers, call.at<unsigned>(2), answers[0]);
+        return true;
+      });
+
+  fault("link-atomics-none", {"PEER-06"},
+        "a link that has all atomics is said to have none")
+      .with_gpus(2)
+      .after({kGetAtomics}, [](Call& call) {
+        std::fill_n(call.at<unsigned*>(0), call.at<unsigned>(2), 0);
+        return true;
+      });
+
+  fault("link-atomics-one-more", {"PEER-06"},
+        "the atomics of a link get one answer more than was asked for")
+      .with_gpus(2)
+      .after({kGetAtomics},
+             DO(call.at<unsigned*>(0)[call.at<unsigned>(2)] = 0, true));
+
+  fault("link-atomics-one-device-ok", {"PEER-07"},
+        "a device has a link with itself, and its atomics")
+      .on_refusal({kGetAtomics}, asks_for_atomics_of_one, accepted);
+
+  fault("link-atomics-unknown-device-ok", {"PEER-07"},
+        "the atomics of the link to a device that does not exist are told")
+      .on_refusal({kGetAtomics},
+                  WHEN(call.code() == cudaErrorInvalidDevice &&
+                       !asks_for_atomics_of_one(call)),
+                  accepted);
+
+  fault("link-atomics-count-0-ok", {"PEER-08"},
+        "a question about no atomic of a link is accepted")
+      .with_gpus(2)
+      .on_refusal({kGetAtomics}, asks_for(true), accepted);
+
+  fault("link-atomics-unknown-ok", {"PEER-08"},
+        "a question about an atomic that does not exist is accepted")
+      .with_gpus(2)
+      .on_refusal({kGetAtomics}, asks_for(false), accepted);
+
+  fault("link-atomics-null-ok", {"PEER-08"},
+        "a question about atomics is accepted without a place for the answers, "
+        "or without operations")
+      .with_gpus(2)
+      .on_refusal({kGetAtomics},
+                  WHEN(call.at<unsigned*>(0) == nullptr ||
+                       call.at<const int*>(1) == nullptr),
+                  accepted);
 }
 
 }  // namespace ipclab::faults

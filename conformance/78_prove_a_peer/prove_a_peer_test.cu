@@ -2,6 +2,7 @@
 // agree. Mirror of samples/78_prove_a_peer.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -288,6 +289,141 @@ TEST(ProveAPeer, AnUnknownAttributeIsRefused) {
     EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
                 DRIVER(cuDeviceGetP2PAttribute)(
                     nullptr, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+namespace {
+
+// All operations of CUDA 13.0. Their numbers begin at 0.
+const std::vector<int> kAllOperations = {0, 1, 2, 3,  4,  5, 6,
+                                         7, 8, 9, 10, 11, 12};
+constexpr auto kPartialAtomics = static_cast<CUdevice_P2PAttribute>(5);
+
+bool can_ask_for_atomics(Role& me) {
+  constexpr char kName[] = "cuDeviceGetP2PAtomicCapabilities";
+  if (newer_entry(kName) == nullptr) {
+    me.not_applicable("this driver has no " + std::string(kName));
+    return false;
+  }
+  if (CUDART_VERSION < 13000) {
+    me.not_applicable(
+        not_in_this_build("cudaDeviceGetP2PAtomicCapabilities", "13.0"));
+    return false;
+  }
+  return true;
+}
+
+CUresult driver_says(unsigned* answers, const int* operations, size_t count,
+                     int from, int to) {
+  return NOTED(NEWER(cuDeviceGetP2PAtomicCapabilities)(
+      answers, reinterpret_cast<const CUatomicOperation*>(operations),
+      static_cast<unsigned>(count), from, to));
+}
+
+cudaError_t runtime_says(unsigned* answers, const int* operations, size_t count,
+                         int from, int to) {
+  return NOTED(cudaDeviceGetP2PAtomicCapabilities(
+      answers, reinterpret_cast<const cudaAtomicOperation*>(operations),
+      static_cast<unsigned>(count), from, to));
+}
+
+// What a link promises for each of these operations; both APIs must agree.
+std::vector<unsigned> atomics_of_link(const std::vector<int>& operations,
+                                      int from, int to) {
+  constexpr unsigned kUntouched = 0x5a5a5a5a;
+  const size_t count = operations.size();
+  std::vector<unsigned> by_driver(count + 1, kUntouched), by_runtime(by_driver);
+  EXPECT_SUCCESS(
+      driver_says(by_driver.data(), operations.data(), count, from, to));
+  EXPECT_SUCCESS(
+      runtime_says(by_runtime.data(), operations.data(), count, from, to));
+  EXPECT_EQ(by_driver, by_runtime);
+  EXPECT_EQ(by_driver.back(), kUntouched) << "more answers than questions";
+  by_driver.pop_back();
+  EXPECT_EQ(std::count(by_driver.begin(), by_driver.end(), kUntouched), 0);
+  return by_driver;
+}
+
+// Both APIs refuse this question and write nothing.
+void expect_atomics_refused(Role& me, CUresult code, const int* operations,
+                            size_t count, int from, int to) {
+  Sentinel<unsigned> answer, by_driver;
+  EXPECT_CODE(static_cast<cudaError_t>(code),
+              runtime_says(answer.out(), operations, count, from, to));
+  note_touched(me, answer, "cudaDeviceGetP2PAtomicCapabilities");
+  EXPECT_CODE(code, driver_says(by_driver.out(), operations, count, from, to));
+  note_touched(me, by_driver, "cuDeviceGetP2PAtomicCapabilities");
+}
+
+}  // namespace
+
+TEST(ProveAPeer, TheAtomicsOfALinkAreToldOneByOne) {
+  covers("PEER-06");
+  needs(gpus(2));
+  run_alone([](Role& me) {
+    if (!can_ask_for_atomics(me)) return;
+    for (const int from : {0, 1}) {
+      const int to = 1 - from;
+      SCOPED_TRACE("from GPU " + std::to_string(from));
+      const std::vector<unsigned> all =
+          atomics_of_link(kAllOperations, from, to);
+      std::string told;
+      for (size_t i = 0; i < all.size(); ++i) {
+        const std::vector<unsigned> one =
+            atomics_of_link({kAllOperations[i]}, from, to);
+        EXPECT_EQ(one[0], all[i]) << "operation " << i << ", asked alone";
+        told += " " + std::to_string(all[i]);
+      }
+      Sentinel<int> native, partial;
+      EXPECT_SUCCESS(DRIVER(cuDeviceGetP2PAttribute)(
+          native.out(), CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, from,
+          to));
+      EXPECT_SUCCESS(DRIVER(cuDeviceGetP2PAttribute)(
+          partial.out(), kPartialAtomics, from, to));
+      EXPECT_TRUE(partial.result() == 0 || partial.result() == 1)
+          << partial.result();
+      if (native.result() == 1 || partial.result() == 1)
+        EXPECT_NE(all, std::vector<unsigned>(all.size(), 0));
+      me.observe("GPU " + std::to_string(from) + " to GPU " +
+                 std::to_string(to) + ": native " +
+                 std::to_string(native.result()) + ", only partial " +
+                 std::to_string(partial.result()) + ", operations" + told);
+    }
+  });
+}
+
+TEST(ProveAPeer, TheAtomicsOfALinkNeedTwoDevices) {
+  covers("PEER-07");
+  needs(gpus(1));
+  run_alone([](Role& me) {
+    if (!can_ask_for_atomics(me)) return;
+    int count = 0;
+    CALL(cudaGetDeviceCount(&count));
+    const int pairs[][2] = {{0, 0}, {0, count}, {count, 0}, {0, -1}, {-1, 0}};
+    for (const auto& [from, to] : pairs) {
+      SCOPED_TRACE(std::to_string(from) + " to " + std::to_string(to));
+      expect_atomics_refused(me, CUDA_ERROR_INVALID_DEVICE,
+                             kAllOperations.data(), 1, from, to);
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(ProveAPeer, AQuestionAboutNoAtomicIsRefused) {
+  covers("PEER-08");
+  needs(gpus(2));
+  run_alone([](Role& me) {
+    if (!can_ask_for_atomics(me)) return;
+    expect_atomics_refused(me, CUDA_ERROR_INVALID_VALUE, kAllOperations.data(),
+                           0, 0, 1);
+    expect_atomics_refused(me, CUDA_ERROR_INVALID_VALUE, nullptr, 1, 0, 1);
+    for (const int unknown : {1000, -1})
+      expect_atomics_refused(me, CUDA_ERROR_INVALID_VALUE, &unknown, 1, 0, 1);
+    EXPECT_CODE(cudaErrorInvalidValue,
+                runtime_says(nullptr, kAllOperations.data(), 1, 0, 1));
+    EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                driver_says(nullptr, kAllOperations.data(), 1, 0, 1));
     EXPECT_TRUE(context_is_usable());
   });
 }

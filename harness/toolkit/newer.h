@@ -213,6 +213,13 @@ CUresult cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP* list,
                                unsigned long long flags, CUstream stream);
 }
 #endif
+
+#if CUDA_VERSION < 13000
+enum CUatomicOperation : unsigned {};
+extern "C" CUresult cuDeviceGetP2PAtomicCapabilities(
+    unsigned* capabilities, const CUatomicOperation* operations, unsigned count,
+    CUdevice from, CUdevice to);
+#endif
 #undef IPCLAB_NEWER_ATTRIBUTE
 
 static_assert(CU_PROCESS_STATE_FAILED == 3);

@@ -58,6 +58,7 @@ constexpr auto cudaDevAttrHostNumaMemoryPoolsSupported =
 #endif
 
 #if CUDART_VERSION < 13000
+enum cudaAtomicOperation : unsigned {};
 constexpr auto cudaMemLocationTypeNone = static_cast<cudaMemLocationType>(0);
 constexpr auto cudaMemAllocationTypeManaged =
     static_cast<cudaMemAllocationType>(2);
@@ -68,6 +69,9 @@ extern "C" {
 [[gnu::weak]] cudaError_t cudaMemGetMemPool(cudaMemPool_t* pool,
                                             cudaMemLocation* place,
                                             cudaMemAllocationType type);
+[[gnu::weak]] cudaError_t cudaDeviceGetP2PAtomicCapabilities(
+    unsigned* capabilities, const cudaAtomicOperation* operations,
+    unsigned count, int from, int to);
 [[gnu::weak]] cudaError_t cudaMemSetMemPool(cudaMemLocation* place,
                                             cudaMemAllocationType type,
                                             cudaMemPool_t pool);

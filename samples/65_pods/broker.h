@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <fcntl.h>
 #include <sys/random.h>
 
 #include "../common/roles.h"
@@ -179,8 +180,11 @@ inline int broker(int listener, bool stays) {
       }
     }
     const int client = watched[0].revents ? accept_from(listener) : -1;
-    if (client != -1) watched.push_back({client, POLLIN, 0});
-    served |= client != -1;
+    if (client == -1) continue;
+    // A client that never reads loses its answers, and stops nobody.
+    SYS_CHECK(fcntl(client, F_SETFL, O_NONBLOCK));
+    watched.push_back({client, POLLIN, 0});
+    served = true;
   }
   SYS_CHECK(close(listener));
   return EXIT_SUCCESS;

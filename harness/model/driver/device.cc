@@ -144,11 +144,42 @@ IPCLAB_DRIVER_API CUresult cuDeviceGetP2PAttribute(
       return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
       *value = 0;
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+// A link of the model has all atomics that its kernels have, or none.
+IPCLAB_DRIVER_API CUresult cuDeviceGetP2PAtomicCapabilities(
+    unsigned* capabilities, const CUatomicOperation* operations, unsigned count,
+    CUdevice from, CUdevice to) {
+  if (CUresult error = enter()) return error;
+  if (capabilities == nullptr || operations == nullptr || count == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    if (operations[i] < 0 || operations[i] >= CU_ATOMIC_OPERATION_MAX) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  if (!is_device(from) || !is_device(to) || from == to) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  const bool reach = can_access_peer(device_at(from).gpu, device_at(to).gpu);
+  constexpr unsigned kSizes =
+      CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
+  for (unsigned i = 0; i < count; ++i) {
+    const bool integer = operations[i] < CU_ATOMIC_OPERATION_FLOAT_ADD;
+    const unsigned sign =
+        integer ? CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED
+                : 0;
+    capabilities[i] =
+        reach ? sign | kSizes | CU_ATOMIC_CAPABILITY_REDUCTION : 0;
+  }
+  return CUDA_SUCCESS;
 }
 
 IPCLAB_DRIVER_API CUresult cuCtxEnablePeerAccess(CUcontext peer,

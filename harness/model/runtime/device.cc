@@ -172,6 +172,15 @@ IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetP2PAttribute(
       value, static_cast<CUdevice_P2PAttribute>(attribute), from, to));
 }
 
+IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetP2PAtomicCapabilities(
+    unsigned* capabilities, const cudaAtomicOperation* operations,
+    unsigned count, int from, int to) {
+  if (cudaError_t error = start()) return error;
+  return remember(cuDeviceGetP2PAtomicCapabilities(
+      capabilities, reinterpret_cast<const CUatomicOperation*>(operations),
+      count, from, to));
+}
+
 IPCLAB_RUNTIME_API cudaError_t cudaDeviceEnablePeerAccess(int peer,
                                                           unsigned flags) {
   IPCLAB_BIND();

@@ -6,10 +6,13 @@ qualify a machine.
 SPDX-License-Identifier: Apache-2.0
 """
 
+import contextlib
 import ctypes
 import os
 import random
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -96,6 +99,34 @@ def start_exporter(
     assert exporter.stdout is not None
     assert exporter.stdout.readline() == f"exporter  listens at [{path}]\n"
     return exporter
+
+
+def test_a_client_that_never_reads_does_not_stop_the_broker(
+    path: Path, environment: dict[str, str]
+) -> None:
+    """The answers to 2,000 requests are more than a socket keeps."""
+    broker = start("65_pods", "broker", path, environment)
+    assert broker.stdout is not None
+    assert broker.stdout.readline() == f"broker    listens at [{path}]\n"
+    take, no = 1, 5  # of What in broker.h
+    request = struct.pack("i36s", take, b"0" * 32)
+    with socket_to(path) as silent, socket_to(path) as other:
+        with contextlib.suppress(TimeoutError):
+            for _ in range(2000):
+                silent.send(request)
+        other.send(request)
+        assert struct.unpack_from("i", other.recv(64)) == (no,)
+    broker.terminate()
+    assert broker.wait(30) == 0
+    path.unlink()
+
+
+def socket_to(path: Path) -> socket.socket:
+    """A connection on which each call waits for at most 5 s."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(5)
+    connection.connect(str(path))
+    return connection
 
 
 @pytest.mark.parametrize("lesson", BY_HAND)

@@ -214,8 +214,8 @@ def _say(
 
 
 def _checkpoints(story: Story, began: int) -> list[str]:
-    """When memory was shared: drivers before 610 do not support a checkpoint of a process
-    that shares memory. Empty if none was shared.
+    """When memory was shared: drivers before 610 do not support a checkpoint of a
+    process that shares memory. Empty if none was shared.
     """
     begins: list[int] = []
     ends: list[int] = []
