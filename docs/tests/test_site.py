@@ -544,7 +544,7 @@ def test_a_diagram_without_colours_of_the_night_is_noticed(
 
 
 def test_a_missing_diagram_is_noticed(browser: Browser, copy: Site) -> None:
-    copy.change("lesson_01.html", '<figure class="sequence steps">', "<figure>")
+    copy.change("lesson_01.html", '<figure class="sequence steps lanes-2">', "<figure>")
     assert browser.open(copy.folder / "lesson_01.html").run(PICTURE) is None
 
 
