@@ -44,7 +44,7 @@ def page(
 
 
 def taught(top: Path, lessons: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The folders of the lessons that call each function, in the order of the lessons."""
+    """Function -> folders of the lessons that call it, in the order of the lessons."""
     found: dict[str, list[str]] = {}
     for lesson in lessons:
         folder = lesson["lesson"]

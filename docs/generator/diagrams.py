@@ -65,8 +65,8 @@ def figure(
     told = _around([place for _, place in drawn], source.program)
     lanes = {x for step in shown for x in (step.who, step.to) if x}
     return (
-        f'<figure class="sequence steps lanes-{len(lanes)}">{_stack(shown, lesson.names)}'
-        f"{''.join(parts)}{told}"
+        f'<figure class="sequence steps lanes-{len(lanes)}">'
+        f"{_stack(shown, lesson.names)}{''.join(parts)}{told}"
         f"<figcaption>Drawn from a trace of this lesson: {escape(lesson.machine)}."
         "</figcaption></figure>\n"
     )

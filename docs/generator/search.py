@@ -47,10 +47,17 @@ WEIGHT = {
 OTHER = 0.6
 # Sections that name many things, or ask a question that another section answers.
 ASIDE, LESS = ("_code", "_out", "_proof", "_test", "_predict", "_points"), 0.6
-# A page about a product: its title is what people type, and its sections are also sections
-# of other such pages.
+# A page about a product: its title is what people type, and its sections are also
+# sections of other such pages.
 NAMED, SHARED = 1.4, 0.7
-APART = ("errors", "calls", "glossary", "runner", "results", "changes")  # pages of many things
+APART = (
+    "errors",
+    "calls",
+    "glossary",
+    "runner",
+    "results",
+    "changes",
+)  # pages of many things
 WHOLE = ("rule", "finding", "class", "struct")  # pages about one thing
 TERM = re.compile(r'<tr><th scope="row">(.*?)</th><td>(.*?)</td>', re.DOTALL)
 

@@ -91,9 +91,8 @@ def make(
     keywords = json.loads((TOP / "docs/search.json").read_text())["pages"]
     for place, said in dictionary.words().items():
         keywords[place] = f"{said} {keywords.get(place, '')}"
-    for name, lesson in calls.lesson_of(TOP, lessons).items():
-        page = page_of(lesson)
-        keywords[page] = f"{keywords.get(page, '')} {name}"
+    for call, folder in calls.lesson_of(TOP, lessons).items():
+        keywords[page_of(folder)] = f"{keywords.get(page_of(folder), '')} {call}"
     for finding in findings.read(TOP):
         if finding.severity == "crash":
             keywords[f"finding_{finding.number:02}"] = CRASH
