@@ -36,7 +36,7 @@ SEAM = re.compile(
     r"(?<=\w/)(?=\w)|(?<=\w::)(?=\w)|(?<=\w{3}\.)(?=\w{4})"
     r"|(?<=\w{6})(?:(?<=[a-z0-9])(?=[A-Z])|(?<=_))(?=\w{4})"
 )
-OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]{1,15}(?![\w-])")
 AS_IT_IS = {"pre", "svg", "template", "script", "style"}
 WORDY = 28  # characters of a cell
 # Empty paragraphs, which are removed.
