@@ -26,6 +26,12 @@ CHAPTERS = {
     "6": "Lifetime and platform",
     "7": "Patterns",
 }
+TOOLKIT = (13, 0)  # the CUDA Toolkit of ci/constraints.txt
+
+
+def needs_newer_toolkit(lesson: Mapping[str, Any]) -> bool:
+    """Can the toolkit that ci/setup installs not build the lesson?"""
+    return tuple(map(int, (lesson["toolkit"] or "0").split("."))) > TOOLKIT
 
 
 def page_of(lesson: str) -> str:

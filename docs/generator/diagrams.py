@@ -8,6 +8,7 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -62,9 +63,10 @@ def figure(
         picture = pictures.memory(lesson.story, title, since, names)
         parts += [_scrolling(picture, title), LEGEND]
     told = _around([place for _, place in drawn], source.program)
+    lanes = {x for step in shown for x in (step.who, step.to) if x}
     return (
-        f'<figure class="sequence steps">{_stack(shown, lesson.names)}'
-        f"{''.join(parts)}{told}"
+        f'<figure class="sequence steps lanes-{len(lanes)}">'
+        f"{_stack(shown, lesson.names)}{''.join(parts)}{told}"
         f"<figcaption>Drawn from a trace of this lesson: {escape(lesson.machine)}."
         "</figcaption></figure>\n"
     )
@@ -73,8 +75,8 @@ def figure(
 def located(
     lesson: traces.Lesson, source: traces.Sources
 ) -> tuple[list[Step], list[Place]]:
-    """The steps, and the place of each step in the program. The queries of the machine
-    at the beginning become one step for each line that makes them.
+    """The steps, and the place of each step in the program, from the first step on that
+    does not only ask what the machine can do.
     """
     steps = traces.steps(lesson, source.text)
     where = align.places(steps, source.program, source.headers, lesson.names[0])
@@ -82,7 +84,9 @@ def located(
         replace(step, text=place.name or step.text)
         for step, place in zip(steps, where, strict=True)
     ]
-    return _folded(named, where)
+    asks = (place.helper.startswith("require") for place in where)
+    first = sum(1 for _ in itertools.takewhile(bool, asks))
+    return named[first:], list(where[first:])
 
 
 def _drawn(steps: Sequence[Step], where: Sequence[Place]) -> list[tuple[Step, Place]]:
@@ -106,24 +110,6 @@ def _drawn(steps: Sequence[Step], where: Sequence[Place]) -> list[tuple[Step, Pl
         drawn.append((steps[i], where[i]))
         last = i
     return drawn
-
-
-def _folded(
-    steps: Sequence[Step], where: Sequence[Place]
-) -> tuple[list[Step], list[Place]]:
-    kept: list[Step] = []
-    places: list[Place] = []
-    asking = True
-    for step, place in zip(steps, where, strict=False):
-        asking = asking and place.helper.startswith("require")
-        if not asking:
-            kept.append(step)
-            places.append(place)
-        elif not places or places[-1].line != place.line:
-            text = f"{place.helper}(): asks the machine"
-            kept.append(replace(step, kind="more", text=text, detail="", times=1))
-            places.append(place)
-    return kept, places
 
 
 def _attributes(step: Step, place: Place, names: Mapping[int, str]) -> str:
@@ -161,6 +147,8 @@ def _stack(steps: Sequence[Step], names: Sequence[str]) -> str:
     """The same steps as a list for a narrow screen: the processes one below the other,
     a message with an arrow and the name of the other side."""
     items, before = [], ""
+    used = {x for step in steps for x in (step.who, step.to)}
+    lanes = [name for name in names if name in used]
     for step in steps:
         who = f"<b>{escape(step.who)}</b> " if step.who and step.who != before else ""
         before = step.who or before
@@ -169,7 +157,7 @@ def _stack(steps: Sequence[Step], names: Sequence[str]) -> str:
             text = f"\N{RIGHTWARDS ARROW} <b>{escape(step.to)}</b>: {text}"
         if step.times > 1:
             text += f" \N{MULTIPLICATION SIGN}{step.times}"
-        lane = int(step.who in names[1:])
+        lane = lanes.index(step.who) if step.who else 0
         items.append(f'<li class="{step.kind} lane-{lane}">{who}{text}</li>')
     return f'<ol class="stack" tabindex="0" aria-label="Steps">{"".join(items)}</ol>'
 

@@ -36,6 +36,7 @@ SEAM = re.compile(
     r"(?<=\w/)(?=\w)|(?<=\w::)(?=\w)|(?<=\w{3}\.)(?=\w{4})"
     r"|(?<=\w{6})(?:(?<=[a-z0-9])(?=[A-Z])|(?<=_))(?=\w{4})"
 )
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]{1,15}(?![\w-])")
 AS_IT_IS = {"pre", "svg", "template", "script", "style"}
 WORDY = 28  # characters of a cell
 # Empty paragraphs, which are removed.
@@ -93,7 +94,8 @@ def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
 
 
 def breakable(html: str) -> str:
-    """HTML whose long names break between their words, not inside a word.
+    """HTML whose long names break between their words, not inside a word, and whose
+    options of commands do not break after a hyphen.
 
     >>> breakable("<b>CUDA_ERROR_INVALID_VALUE</b>")
     '<b>CUDA_ERROR_<wbr>INVALID_<wbr>VALUE</b>'
@@ -109,6 +111,7 @@ def breakable(html: str) -> str:
                     inside.append(match[2])
         elif not inside:
             piece = LONG_NAME.sub(lambda x: SEAM.sub("<wbr>", x[0]), piece)
+            piece = OPTION.sub(r'<span class="option">\g<0></span>', piece)
         pieces.append(piece)
     return "".join(pieces)
 

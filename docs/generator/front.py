@@ -30,14 +30,14 @@ def figures(top: Path, lessons: int, findings: int) -> str:
         (
             "lesson_72.html#lesson_72_figures",
             f"{lowest} to {highest}",
-            "of NCCL's time for a sum of up to 1 MiB on two H200s: a lesson, without a "
-            "library",
+            "of NCCL's time for a sum of up to 1 MiB, measured on two H200s: a lesson, "
+            "without a library",
         ),
         (
             "lesson_73.html#lesson_73_figures",
             f"{opened:.0f} GB/s",
-            "is the speed of a kernel that reads opened memory on one H200; memory of "
-            f"its own: {own:.0f} GB/s",
+            "is the speed at which a kernel reads memory of another process; memory of "
+            f"its own: {own:.0f} GB/s, measured on one H200",
         ),
         (
             "findings.html",

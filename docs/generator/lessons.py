@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from generator import rules, text, workshop
-from generator.chapters import page_of
+from generator.chapters import needs_newer_toolkit, page_of
 from generator.lesson_page import MINUTES
 from generator.recorded import Missing
 from ipclab.learn import exercises
@@ -68,7 +68,9 @@ def facts(top: Path, lesson: Lesson, rows: int, practice: str) -> str:
     command = f"ci/ipclab sample {lesson['lesson'][:2]}"
     run = f"`{command}`"
     if lesson["toolkit"]:
-        need += f", CUDA Toolkit {lesson['toolkit']} and a driver that knows it"
+        need += f", CUDA Toolkit {lesson['toolkit']}"
+    if needs_newer_toolkit(lesson):
+        need += " and a driver that knows it"
         command += " --build build/13.5"
         build = f"ci/toolkit 13.5 -k {lesson['lesson']}"
         run = f"`{build}` once, to build it, then `{command}`"

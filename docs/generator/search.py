@@ -26,6 +26,7 @@ WEIGHT = {
     "errors": 1.3,
     "five": 1.3,
     "choose": 1.2,
+    "cheat": 1.2,
     "glossary": 1.1,
     "calls": 1.1,
     "doctor": 1.2,
@@ -35,9 +36,10 @@ WEIGHT = {
     "pain": 1.0,
     "pains": 1.1,
     "finding": 1.1,
-    "rule": 0.8,
+    "findings": 1.1,
+    "rule": 0.65,
     "rules": 0.5,
-    "results": 0.8,
+    "results": 1.0,
     "changes": 0.2,
     "contributing": 0.7,
     "errata": 0.5,
@@ -45,8 +47,19 @@ WEIGHT = {
 OTHER = 0.6
 # Sections that name many things, or ask a question that another section answers.
 ASIDE, LESS = ("_code", "_out", "_proof", "_test", "_predict", "_points"), 0.6
-APART = ("errors", "calls", "runner", "results", "changes")  # pages of many things
+# A page about a product: its title is what people type, and its sections are also
+# sections of other such pages.
+NAMED, SHARED = 1.4, 0.7
+APART = (
+    "errors",
+    "calls",
+    "glossary",
+    "runner",
+    "results",
+    "changes",
+)  # pages of many things
 WHOLE = ("rule", "finding", "class", "struct")  # pages about one thing
+TERM = re.compile(r'<tr><th scope="row">(.*?)</th><td>(.*?)</td>', re.DOTALL)
 
 
 def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) -> str:
@@ -71,8 +84,13 @@ def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) ->
                 heading = titles.get(anchor, "")
                 label = _shown(book, page)
                 less = LESS if anchor.endswith(ASIDE) else 1
-                entry = [address, label, heading, words, text, round(weight * less, 2)]
-                entries.append([*entry, int(kind in APART)])
+                if kind == "pain":
+                    less = SHARED if anchor else NAMED
+                worth = [round(weight * less, 2), int(kind in APART)]
+                entries.append([address, label, heading, words, text, *worth])
+                for term, meaning in TERM.findall(html) if kind == "glossary" else []:
+                    said = [text_of(term), "", text_of(meaning)]
+                    entries.append([address, label, *said, *worth])
     lines = ",\n".join(json.dumps(x, ensure_ascii=False) for x in entries)
     return f"ipclabIndex = [\n{lines}\n];\n"
 

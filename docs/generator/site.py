@@ -21,6 +21,7 @@ import jinja2
 import markupsafe
 
 from generator import (
+    calls,
     dictionary,
     frame,
     lesson_page,
@@ -38,7 +39,7 @@ THEME = TOP / "docs/theme"
 ASSETS = ("ipclab.css", "ipclab.js", "search.js", "steps.js", "icon.svg", "preview.png")
 # Pages of Doxygen that only repeat the menu.
 LISTS = re.compile(r"dir_|pages$|modules$|.*-members$|files$|globals|functions")
-CRASH = "segfault SIGSEGV crash"  # what people call a segmentation fault
+CRASH = "segfault SIGSEGV"  # what people call a segmentation fault
 LESSON = re.compile(r"lesson_(\d\d)$")
 
 
@@ -90,6 +91,8 @@ def make(
     keywords = json.loads((TOP / "docs/search.json").read_text())["pages"]
     for place, said in dictionary.words().items():
         keywords[place] = f"{said} {keywords.get(place, '')}"
+    for call, folder in calls.lesson_of(TOP, lessons).items():
+        keywords[page_of(folder)] = f"{keywords.get(page_of(folder), '')} {call}"
     for finding in findings.read(TOP):
         if finding.severity == "crash":
             keywords[f"finding_{finding.number:02}"] = CRASH

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from generator.chapters import needs_newer_toolkit
 from ipclab.errors import UsageError
 from ipclab.trace import files, sequence
 from ipclab.trace.files import Call
@@ -306,7 +307,7 @@ def main() -> int:
         if args.wanted and lesson["lesson"] not in args.wanted:
             continue
         try:
-            build = args.newest if lesson["toolkit"] else args.build
+            build = args.newest if needs_newer_toolkit(lesson) else args.build
             machine = record(lesson, build, args.into)
             print(f"{lesson['lesson']}: {machine}", flush=True)
         except (Missing, UsageError) as error:

@@ -1,39 +1,71 @@
-// The search ranks the pages of the index (index.js) by BM25 and shows each page with a
-// line of context. The reader may type only the beginning of a word, and one or two
-// letters may be wrong.
+// The search ranks the pages of the index (index.js) and shows each page with a line of
+// context. A word counts by BM25 in the text, and in addition if it is in a title, in a
+// heading or among the words by which people search for the page: the fewer words there,
+// the more. The reader may type only the beginning of a word, and one or two letters may
+// be wrong.
 "use strict";
 (() => {
-  const IGNORED = new Set(("a an and are as at be by can do does for from how i in is it my of on or " +
-    "that the this to what when where which who why with you").split(" "));
-  const FIELDS = [[1, 5], [2, 6], [3, 8], [4, 1]];  // place in an entry, weight
+  const IGNORED = new Set(("a all an and any are as at be been between by can could do does doing for from get got " +
+    "had has have how i if in into is it its me my no not of on one or should so than that the their them " +
+    "then there they this to up was we were what when where which whose why will with would " +
+    "you your example examples").split(" "));
+  // Title, heading, other words: place in an entry, weight, number of words of a usual size.
+  const LABELS = [[1, 1.6, 4], [2, 2, 4], [3, 2.4, 40]];
+  // What an entry gets if its name is what was typed. A word of the glossary gets less: a page
+  // or a section about this word comes first.
+  const NAMED = 1000, TERM = 14;
+  const PAIR = 1.2;  // what a word gets in addition if the word beside it is beside it in a label, too
+  // Words of readers and words of this book for the same thing.
+  const ALIKE = ["cpu host", "crash die kill", "differ difference compare",
+    "container docker podman", "untrusted safe security", "speed fast slow performance", "sync synchronise order"];
   const MOST = 8;
   let built = null;
 
-  const words = (text) => text.toLowerCase().match(/[a-z]+-\d+|[a-z_]\w*|\d+/g) || [];
+  // A command's option of one letter is no word.
+  const words = (text) => text.toLowerCase().replace(/(^|\s)-\w(?=\s|$)/g, " ")
+    .match(/[a-z]+-\d+|[a-z_]\w*|\d+/g) || [];
 
-  // Removes the usual endings of an English word.
-  const stem = (word) => /^[a-z]{5,}$/.test(word) ?
-    word.replace(/(ies)$/, "y").replace(/(ing|ed|es|s)$/, "") : word;
+  // Removes the usual endings of an English word, and spells American words like British
+  // ones: free, frees, freed and freeing have the stem fre.
+  const stem = (word) => /^[a-z]{3,}$/.test(word) ?
+    word.replace(/([iy])z(e[ds]?|ing|ations?)$/, "$1s$2").replace(/ense$/, "ence")
+      .replace(/(..)ie[sd]$/, "$1y").replace(/e[sd]$/, "e").replace(/(..)ing$/, "$1").replace(/([^s])s$/, "$1")
+      .replace(/([bdgmnprt])\1$/, "$1").replace(/e$/, "") : word;
+
+  const alike = new Map(ALIKE.flatMap((line) => {
+    const group = words(line).map(stem);
+    return group.map((word) => [word, group]);
+  }));
+
+  // The stems of a text without the words that say nothing. All stems if nothing remains.
+  const telling = (text) => {
+    const all = words(text), some = all.filter((word) => !IGNORED.has(word));
+    return (some.length ? some : all).map(stem);
+  };
 
   const build = () => {
     const postings = new Map();
-    const lengths = [];
+    const lengths = [], beside = [];
     ipclabIndex.forEach((entry, number) => {
-      let length = 0;
+      const text = words(entry[4]).map(stem);
       const counts = new Map();
-      for (const [field, weight] of FIELDS)
-        for (const word of words(entry[field])) {
-          counts.set(stem(word), (counts.get(stem(word)) || 0) + weight);
-          length += field === 4;
-        }
-      lengths.push(length);
-      for (const [word, count] of counts) {
+      for (const word of text) counts.set(word, (counts.get(word) || 0) + 1);
+      const labels = new Map(), pairs = new Set();
+      for (const [field, weight, usual] of LABELS) {
+        const said = telling(entry[field]);
+        for (const word of new Set(said))
+          labels.set(word, (labels.get(word) || 0) + weight / Math.sqrt(1 + said.length / usual));
+        said.forEach((word, i) => i && pairs.add(`${said[i - 1]} ${word}`));
+      }
+      beside.push(pairs);
+      lengths.push(text.length);
+      for (const word of new Set([...counts.keys(), ...labels.keys()])) {
         if (!postings.has(word)) postings.set(word, []);
-        postings.get(word).push([number, count]);
+        postings.get(word).push([number, counts.get(word) || 0, labels.get(word) || 0]);
       }
     });
     const mean = lengths.reduce((sum, x) => sum + x, 0) / lengths.length;
-    return { postings, lengths, mean, vocabulary: [...postings.keys()] };
+    return { postings, lengths, mean, beside, vocabulary: [...postings.keys()] };
   };
 
   // Returns the number of edits between two words, or a number greater than `most` if
@@ -59,6 +91,8 @@
   // Words of the index that the reader may mean by a typed word, each with its likelihood.
   const meant = (typed) => {
     const found = new Map();
+    for (const word of alike.get(typed) || [])
+      if (built.postings.has(word)) found.set(word, 0.8);
     if (built.postings.has(typed)) found.set(typed, 1);
     if (typed.length >= 3)
       for (const word of built.vocabulary)
@@ -82,10 +116,14 @@
     typed.forEach((term, place) => {
       for (const [word, likely] of meant(term)) {
         const list = built.postings.get(word);
-        const rare = Math.log(1 + (ipclabIndex.length - list.length + 0.5) / (list.length + 0.5));
-        for (const [number, count] of list) {
+        const often = Math.max(list.length, built.postings.get(term)?.length || 0);
+        const rare = Math.log(1 + (ipclabIndex.length - often + 0.5) / (often + 0.5));
+        for (const [number, count, label] of list) {
           const long = 0.4 + 0.6 * built.lengths[number] / built.mean;
-          const value = likely * rare * count * 2.2 / (count + 1.2 * long) * ipclabIndex[number][5];
+          const pairs = built.beside[number];
+          const pair = pairs.has(`${typed[place - 1]} ${word}`) || pairs.has(`${word} ${typed[place + 1]}`);
+          const value = likely * rare * (count * 2.2 / (count + 1.2 * long) + label + (pair ? PAIR : 0)) *
+            ipclabIndex[number][5];
           if (!scores.has(number)) scores.set(number, Array(typed.length).fill(0));
           const worth = scores.get(number);
           worth[place] = Math.max(worth[place], value);
@@ -102,22 +140,24 @@
   // unrelated things gets the weights of its best section. A typed number that is the code
   // in a heading, such as 201, is what the reader looks for.
   const find = (text) => {
-    const all = words(text).filter((word) => !IGNORED.has(word));
-    const typed = [...new Set((all.length ? all : words(text)).map(stem))];
+    const typed = [...new Set(telling(text))];
+    const example = /\b(example|sample|tutorial|code)s?\b/i.test(text);
     const whole = text.trim().toLowerCase();
     const pages = new Map();
-    for (const [number, values] of score(typed)) {
+    for (const [number, found] of score(typed)) {
       const entry = ipclabIndex[number];
       const named = entry[5] > 0.6 && [entry[2].split(" (")[0], entry[1].split(":")[0].replace(/^\d\d /, "")]
         .some((name, i) => name.toLowerCase() === whole && (i === 0 || !entry[2]));
       const page = entry[0].split("#")[0];
+      const values = found.map((x) => example && page.startsWith("lesson_") ? 2 * x : x);
+      const exact = named ? (page === "glossary.html" ? TERM : NAMED * entry[5]) : 0;
       if (!pages.has(page)) pages.set(page, { best: 0, values: Array(typed.length).fill(0), bonus: 0 });
       const seen = pages.get(page);
       const coded = typed.some((word) => /^\d+$/.test(word) && entry[2].includes(`(${word})`));
       const worth = sum(values) * (values.filter(Boolean).length / typed.length) * (coded ? 4 : 1) +
-        (named ? 1000 : 0);
+        exact;
       if (worth > seen.best) Object.assign(seen, { best: worth, entry, ...(entry[6] && { values }) });
-      seen.bonus = Math.max(seen.bonus, named ? 1000 : 0, worth * 0.5);
+      seen.bonus = Math.max(seen.bonus, exact > TERM ? exact : 0, worth * 0.5);
       if (!entry[6]) seen.values = seen.values.map((x, i) => Math.max(x, values[i]));
     }
     return [...pages.values()]

@@ -46,7 +46,7 @@ int exporter(int broker, const std::string& pod) {
   unmap_memory(data, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
   say("has released its memory, leaves");
-  SYS_CHECK(close(broker));
+  SYS_CHECK(close(broker));  // so the broker tells the importer
 
   return good && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -50,7 +50,7 @@ const char* state_of(pid_t pid) {
 bool checkpoint_and_restore(Child& child) {
   child.channel.wait("ready");
   CUcheckpointLockArgs lock{};
-  lock.timeoutMs = 5000;
+  lock.timeoutMs = 5000;  // a lock without a timeout may never return
   CU_CHECK(DRIVER(cuCheckpointProcessLock)(child.pid, &lock));
   say("locks: the importer is %s", state_of(child.pid));
   child.channel.signal("locked");
@@ -85,7 +85,9 @@ bool checkpoint_with_shared_memory(Child& child) {
   child.channel.wait("open");
 
   const pid_t pid = child.pid;
-  CU_CHECK(DRIVER(cuCheckpointProcessLock)(pid, nullptr));
+  CUcheckpointLockArgs again{};
+  again.timeoutMs = 5000;
+  CU_CHECK(DRIVER(cuCheckpointProcessLock)(pid, &again));
   // Drivers before 610 do not support this: either call may fail.
   CUresult code = DRIVER(cuCheckpointProcessCheckpoint)(pid, nullptr);
   if (code == CUDA_SUCCESS)

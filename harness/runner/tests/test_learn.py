@@ -459,7 +459,7 @@ def test_the_picture_has_a_wait_for_an_event_of_its_own(
     story = judgements[PICTURED[1]].result().verdict.story
     assert story is not None
     drawn = "\n".join(picture.lines(story, 80))
-    assert re.search(r"cuEventSynchronize \(memory 2\)", drawn)
+    assert re.search(r"cuEventSynchronize \(memory 1\)", drawn)
 
 
 @needs_build

@@ -128,7 +128,9 @@ def choose(out: Console, request: Request) -> tuple[backend.Backend, Path]:
     if chosen.probe["backend"] == "none":
         raise HarnessError("there is no GPU and no reference model to explore")
     if not chosen.probe["gpus"]:
-        raise HarnessError("these programs find no GPU: ipclab doctor says why")
+        raise HarnessError(
+            f"these programs find no GPU: {packed.command()} doctor says why"
+        )
     return chosen, program
 
 

@@ -122,13 +122,12 @@ def meaning(case: Case, ended: supervise.Ended) -> str:
     if ended.code == case.skip_code:
         return (
             f"Exit code {ended.code}: this machine cannot run it; the line SKIP says "
-            f"why. "
-            "`ipclab doctor` says what to do."
+            f"why. `{packed.command()} doctor` says what to do."
         )
     return (
         f"Exit code {ended.code}: it did not do what the lesson says. "
         "A line that begins with -> says which error a call returned; "
-        "`ipclab explain CODE` says what the error means."
+        f"`{packed.command()} explain CODE` says what the error means."
     )
 
 

@@ -202,7 +202,8 @@ def first_line(out: Console, run: Run) -> None:
     # On the model a disagreement is expected, because the profile defines it.
     if run.settings.expect is None and run.probe["backend"] != "model":
         for name, how in expect.disagreements(run.probe).items():
-            line = f"{name}: attribute and attempt disagree: {how}; see `ipclab doctor`"
+            line = f"{name}: attribute and attempt disagree: {how}; see "
+            line += f"`{packed.command()} doctor`"
             out.print(Text(line, style="yellow"), soft_wrap=True)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ipclab import failures
 from ipclab.learn.exercises import Exercise
+from ipclab.learn.picture import named
 from ipclab.learn.toolbox import Ran, Toolbox
 from ipclab.trace.files import TAKES_AWAY, Call, Process
 from ipclab.trace.story import Story
@@ -131,10 +132,13 @@ def _besides(story: Story | None, ignored: Sequence[str]) -> str:
     """The first finding of the trace about a call of a program that failed: it is often
     the reason. Empty if there is none.
     """
-    for found in story.findings if story else ():
+    if story is None:
+        return ""
+    for found in story.findings:
         if isinstance(found.entry, Call) and found.rule not in ignored:
             return (
-                f"The trace finds {found.rule}: {found.process.name}: {found.text}.\n"
+                f"The trace finds {found.rule}: {found.process.name}: "
+                f"{named(story, found.text)}.\n"
                 f"What to do: {found.advice}."
             )
     return ""
@@ -248,7 +252,7 @@ def _of_findings(exercise: Exercise, story: Story | None) -> Complaint | None:
             return Complaint(
                 f"finding:{found.rule}",
                 f"no rule of CUDA IPC is broken ({found.requirement})",
-                f"{found.rule}: {found.process.name}: {found.text}",
+                f"{found.rule}: {found.process.name}: {named(story, found.text)}",
                 f"What to do: {found.advice}.",
             )
     return None

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ipclab.trace import sequence
 from ipclab.trace.sequence import Step
@@ -13,6 +15,7 @@ WIDEST = 36  # characters of a column
 NARROWEST = 20
 MOST_COLUMNS = 4
 MOST_STEPS = 40
+PROBE = 3  # calls of require_legacy_ipc()
 
 
 def lines(story: Story, width: int, ignored: Sequence[str] = ()) -> list[str]:
@@ -22,7 +25,9 @@ def lines(story: Story, width: int, ignored: Sequence[str] = ()) -> list[str]:
     narrow. Findings of the `ignored` rules are not marked.
     """
     marked = [x for x in story.findings if x.rule not in ignored]
-    steps = _without_probe(sequence.steps(story, marked))
+    steps = sequence.steps(story, marked)
+    probed = _probed(story)
+    steps = steps[PROBE:] if probed else steps
     used = {name for step in steps for name in (step.who, step.to) if name}
     names = [x.name for x in story.trace.processes if x.name in used][:MOST_COLUMNS]
     if not names:
@@ -33,19 +38,29 @@ def lines(story: Story, width: int, ignored: Sequence[str] = ()) -> list[str]:
     column = max(NARROWEST, min(WIDEST, (width - margin) // len(names)))
     drawn = ["".join(f"{name:^{column}}" for name in names).rstrip()]
     for step in steps:
-        drawn += _step(step, names, column)
+        detail = _renumbered(step.detail, probed)
+        drawn += _step(replace(step, detail=detail), names, column)
     if left_out > 0:
         drawn.append(f"{'…':^{column}} {left_out} more steps")
     return drawn
 
 
-def _without_probe(steps: list[Step]) -> list[Step]:
-    """The steps without those of require_legacy_ipc(), which tests the machine."""
-    probe = ["cuMemAlloc", "cuIpcGetMemHandle", "cuMemFree"]
-    first = steps[:3]
-    if [x.text for x in first] == probe and len({x.handle for x in first}) == 1:
-        return steps[3:]
-    return steps
+def named(story: Story, text: str) -> str:
+    """The text with the numbers of memory as in the picture: the first memory of the
+    exercise is memory 1, also if require_legacy_ipc() made one before.
+    """
+    return _renumbered(text, _probed(story))
+
+
+def _renumbered(text: str, probed: bool) -> str:
+    return re.sub(r"\bmemory (\d+)", lambda x: f"memory {int(x[1]) - probed}", text)
+
+
+def _probed(story: Story) -> bool:
+    """Whether the program begins with require_legacy_ipc(), which tests the machine."""
+    first = sequence.steps(story, [])[:PROBE]
+    calls = [x.text for x in first] == ["cuMemAlloc", "cuIpcGetMemHandle", "cuMemFree"]
+    return calls and {x.handle for x in first} == {1}
 
 
 def _step(step: Step, names: list[str], column: int) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ipclab import reader
+from ipclab import packed, reader
 from ipclab.errors import UsageError
 from ipclab.trace.files import Entry, Process
 
@@ -43,8 +43,8 @@ RULES: dict[str, tuple[str, str]] = {
     "no-path-to-owner": (
         "LMEM-31",
         "ask cudaDeviceCanAccessPeer first; open the handle on the owner's device; "
-        "`ipclab doctor --peers` shows which pairs work. Without a path, copy through "
-        "memory of the host",
+        f"`{packed.command()} doctor --peers` shows which pairs work. Without a path, "
+        "copy through memory of the host",
     ),
     "shared-with-neighbours": (
         "SUBA-03",
@@ -235,8 +235,9 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "unexplained-refusal": (
         "LMEM-45",
-        "look the code up with `ipclab explain`, and in the row of the call; if you "
-        "expect the refusal, clear it with cudaGetLastError() and suppress this",
+        f"look the code up with `{packed.command()} explain`, and in the row of the "
+        "call; if you expect the refusal, clear it with cudaGetLastError() and "
+        "suppress this",
     ),
     "killed-at-exit": (
         "LIFE-01",

@@ -41,7 +41,7 @@ def sequence(
     drawn = drawn[:most]
     used = {x for step in drawn for x in (step.who, step.to)}
     lanes = [name for name in names if name in used]
-    lane = WIDE_LANE if len(lanes) < 4 else LANE
+    lane = WIDE_LANE if len(lanes) < 3 else LANE
     x = {name: lane // 2 + lane * i for i, name in enumerate(lanes)}
     y = list(itertools.accumulate((_height(x) for x in drawn), initial=TOP))
     ends = {
