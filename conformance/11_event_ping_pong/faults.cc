@@ -1067,7 +1067,7 @@ FAULTS {
              });
 
   fault("ok-event-open-waits",
-        {"LEVT-09", "LEVT-10", "LEVT-11", "LEVT-13", "LEVT-14", "LEVT-15"},
+        {"LEVT-10", "LEVT-09", "LEVT-11", "LEVT-13", "LEVT-14", "LEVT-15"},
         "the open of an event waits for all work of the context")
       .before({kOpenEvent}, [](Call&) { cudaDeviceSynchronize(); });
 }

@@ -568,8 +568,8 @@ TEST(VmmAccess, ChunksOfUnequalSizesLieSideBySide) {
 }
 
 // One way of using the place where memory of a GPU and memory of a NUMA node
-// meet in one range.
-static void uses_the_place_between(bool node_first, int way) {
+// meet in one range. With `by_cpu`, the CPU has access to the part on the node.
+static void uses_the_place_between(bool node_first, bool by_cpu, int way) {
   CUmemAllocationProp on_node = chunk_of(0);
   const int node = attribute(cudaDevAttrHostNumaId);
   on_node.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node};
@@ -580,8 +580,12 @@ static void uses_the_place_between(bool node_first, int way) {
   range.map(0, bytes, node_first ? of_node : of_gpu);
   range.map(bytes, bytes, node_first ? of_gpu : of_node);
   allow(range.at(0), range.bytes());
+  if (by_cpu) {
+    const CUmemAccessDesc access{on_node.location, kReadWrite};
+    CALL(set_access(range.at(node_first ? 0 : bytes), bytes, access));
+  }
 
-  constexpr size_t kBetween = 4096;
+  constexpr size_t kBetween = 1408;  // a small copy takes another way
   const Words between = words_at(range.at(bytes - kBetween / 2), kBetween);
   const DeviceBuffer buffer(kBetween);
   std::vector<uint32_t> host(between.count);
@@ -614,16 +618,18 @@ TEST(VmmAccess, MemoryOfAGpuAndOfANodeLieSideBySide) {
               CALL(cudaSetDevice(0));
               while (const auto input = me.next_input()) {
                 const int which = static_cast<int>(*input);
-                uses_the_place_between(which >= 4, which % 4);
+                uses_the_place_between(which / 4 % 2 == 1, which >= 8,
+                                       which % 4);
               }
             })
       .in_new_process()
       .may_end_by(SIGSEGV);
   std::vector<std::string> names;
-  for (const char* first : {"the GPU first", "the node first"})
-    for (const char* way :
-         {"from the host", "to the host", "from the GPU", "to the GPU"})
-      names.push_back(std::string(first) + ", " + way);
+  for (const char* access : {"", ", access of the CPU"})
+    for (const char* first : {"the GPU first", "the node first"})
+      for (const char* way :
+           {"from the host", "to the host", "from the GPU", "to the GPU"})
+        names.push_back(std::string(first) + ", " + way + access);
   for (const Death& death : scenario.run_inputs("exporter", names, 60s)) {
     tabulate("copies where two memories meet", death.input, death.outcome);
     ADD_FAILURE() << "the process dies: " << death.input;

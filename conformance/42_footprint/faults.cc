@@ -808,13 +808,6 @@ FAULTS {
       .after({kSetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
              DO(set_attribute(pool_of(call), kReservedHigh, 0)));
 
-  fault("watermark-value-cut-to-32-bits", {"SOMA-20"},
-        "a watermark accepts a value whose lower 32 bits are 0")
-      .on({kSetPoolAttribute},
-          WHEN(is_watermark(pool_attribute(call)) &&
-               (number_of(call) & UINT32_MAX) == 0),
-          with_number([](uint64_t) { return 0; }));
-
   fault("watermark-reset-of-all-pools", {"SOMA-34"},
         "resetting a watermark of one pool resets it in all pools")
       .after({kSetPoolAttribute}, WHEN(is_watermark(pool_attribute(call))),
@@ -903,7 +896,7 @@ FAULTS {
           });
 
   fault("ok-free-memory-fluctuates",
-        {"SOMA-05", "SOMA-16", "SOMA-17", "SOMA-18", "SOMA-34", "LIFE-01",
+        {"SOMA-16", "SOMA-05", "SOMA-17", "SOMA-18", "SOMA-34", "LIFE-01",
          "SERV-02"},
         "every second answer about free memory is 1 MiB lower, because another "
         "process comes and goes")

@@ -1107,7 +1107,7 @@ FAULTS {
           statistics_miss_thread);
 
   fault("ok-pool-settings-wait",
-        {"SOMA-20", "SOMA-21", "SOMA-22", "SOMA-23", "SOMA-24", "SOMA-26",
+        {"SOMA-21", "SOMA-20", "SOMA-22", "SOMA-23", "SOMA-24", "SOMA-26",
          "SOMA-27"},
         "the creation of a pool and the setting of its attributes wait for all "
         "work of the context")

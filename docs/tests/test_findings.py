@@ -53,8 +53,8 @@ def test_a_page_has_what_a_reader_needs() -> None:
 
 
 def test_what_is_not_recorded_yet_is_said(tmp_path: Path) -> None:
-    (tmp_path / "11_trim_to_largest").mkdir()
-    copy = dataclasses.replace(TRIM, folder=tmp_path / "11_trim_to_largest")
+    (tmp_path / "12_trim_to_largest").mkdir()
+    copy = dataclasses.replace(TRIM, folder=tmp_path / "12_trim_to_largest")
     copy.file("cu").write_text("int main() {}\n")
     assert "is not recorded yet" in page(copy, "deviates")[0]
     copy.file("out").write_text("NVIDIA H200: exit code 1\n")

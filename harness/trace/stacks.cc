@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <unwind.h>
 
+#include <climits>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -65,7 +66,7 @@ bool is_own(uintptr_t address) {
 // The file of a library or, for the program itself, of the program: the loader
 // knows the program only by the word that started it.
 std::string path_of(const char* name) {
-  char path[1024];
+  char path[PATH_MAX];  // realpath() may write so much
   if (name == nullptr || *name == '\0') return "";
   if (*name == '/' && realpath(name, path) != nullptr) return path;
   const ssize_t size = readlink("/proc/self/exe", path, sizeof path);

@@ -28,6 +28,7 @@ constexpr size_t kBytes = size_t{1} << 30;  // big enough to measure
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000, kImporterValue = 2000000;
 using Clock = std::chrono::steady_clock;
+CUcheckpointLockArgs lock;
 
 //! [state]
 const char* state_of(pid_t pid) {
@@ -49,7 +50,6 @@ const char* state_of(pid_t pid) {
 //! [alone]
 bool checkpoint_and_restore(Child& child) {
   child.channel.wait("ready");
-  CUcheckpointLockArgs lock{};
   lock.timeoutMs = 5000;  // a lock without a timeout may never return
   CU_CHECK(DRIVER(cuCheckpointProcessLock)(child.pid, &lock));
   say("locks: the importer is %s", state_of(child.pid));
@@ -85,9 +85,7 @@ bool checkpoint_with_shared_memory(Child& child) {
   child.channel.wait("open");
 
   const pid_t pid = child.pid;
-  CUcheckpointLockArgs again{};
-  again.timeoutMs = 5000;
-  CU_CHECK(DRIVER(cuCheckpointProcessLock)(pid, &again));
+  CU_CHECK(DRIVER(cuCheckpointProcessLock)(pid, &lock));
   // Drivers before 610 do not support this: either call may fail.
   CUresult code = DRIVER(cuCheckpointProcessCheckpoint)(pid, nullptr);
   if (code == CUDA_SUCCESS)

@@ -68,7 +68,7 @@ def test_a_fault_is_noticed_shrunk_and_printed(tmp_path: Path) -> None:
     code, events = explore(
         tmp_path,
         *("--seconds", "120", "--failures", "1", "--processes", "2"),
-        *("--seed", "2"),  # in the first program of seed 1 this fault waits for a gate
+        *("--seed", "7"),  # a program without descriptors, so its file is short
         *("--out", str(tmp_path)),
         fault=fault,
     )

@@ -146,7 +146,8 @@ struct Pool {
   /// The watermark of used bytes is between these two, and that of reserved
   /// bytes is not less than the third.
   int64_t high_least = 0, high_most = 0, reserved_high_least = 0;
-  bool released = false;  ///< a synchronise has found it unused
+  bool released = false;       ///< a synchronise has found it unused
+  bool freed_at_once = false;  ///< by cudaFree or cuMemFree
 };
 
 struct EventShared {

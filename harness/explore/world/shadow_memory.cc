@@ -71,13 +71,15 @@ bool Shadow::memory_step(const Step& step, Expected* expected) {
       }
       if (memory->kind == Kind::kPool) {
         const auto pool = pools.find(view->pool);
-        if (pool != pools.end())
+        if (pool != pools.end()) {
+          pool->second.freed_at_once = true;
           for (auto it = pool->second.used.begin();
                it != pool->second.used.end(); ++it)
             if (it->view == step.on) {
               pool->second.used.erase(it);
               break;
             }
+        }
       }
       views.erase(step.on);
       return true;

@@ -32,7 +32,7 @@ ALONE = ("explain", "rules", "findings")  # these commands need Python and nothi
         (["explain"], "cudaErrorMemoryAllocation"),
         (["rules"], "LMEM-08"),
         (["rules", "lmem-08"], "ReferenceCount.ASecondOpenReturnsTheSamePointer"),
-        (["findings", "10"], "cudaMemPoolTrimTo with SIZE_MAX"),
+        (["findings", "12"], "cudaMemPoolTrimTo with SIZE_MAX"),
         (["--help"], "my program fails"),
         (["explian"], "did you mean explain?"),
     ],

@@ -21,8 +21,8 @@ REAL = (
 # The program of the second one is a matter of security.
 FINDINGS = (
     "docs/findings/03_refused_pool_export/refused_pool_export.cu",
-    "docs/findings/06_stale_handle/stale_handle.cu",
-    "docs/findings/06_stale_handle/stale_handle.json",
+    "docs/findings/07_stale_handle/stale_handle.cu",
+    "docs/findings/07_stale_handle/stale_handle.json",
 )
 STUBS = {
     # The site of a release names the new version.

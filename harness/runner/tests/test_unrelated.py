@@ -118,6 +118,7 @@ def test_a_client_that_never_reads_does_not_stop_the_broker(
         assert struct.unpack_from("i", other.recv(64)) == (no,)
     broker.terminate()
     assert broker.wait(30) == 0
+    broker.stdout.close()
     path.unlink()
 
 

@@ -399,7 +399,6 @@ def environment_of(base: Mapping[str, str], number: int) -> dict[str, str]:
     variables = {**os.environ, **base}
     # Kernels are loaded at the start, because a load may wait for held work.
     variables.setdefault("CUDA_MODULE_LOADING", "EAGER")
-    variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if model.MACHINE in base:
         variables[model.MACHINE] = f"{base[model.MACHINE]} {number}"
     return variables

@@ -77,7 +77,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The name of the folder, such as 11_trim_to_largest."""
+        """The name of the folder, such as 12_trim_to_largest."""
         return self.folder.name
 
     @property
@@ -202,7 +202,7 @@ def run(request: Request) -> int:
 
 
 def find(every: Sequence[Finding], wanted: str) -> Finding:
-    """The finding called 11, 11_trim_to_largest or trim_to_largest; UsageError if
+    """The finding called 11, 12_trim_to_largest or trim_to_largest; UsageError if
     there is none.
     """
     for finding in every:
