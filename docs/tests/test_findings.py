@@ -21,6 +21,7 @@ from test_verdicts import ROW, run
 FOUND = known.read(TOP)
 STALE = known.find(FOUND, "stale_handle")
 TRIM = known.find(FOUND, "trim_to_largest")
+PAGE = f"finding_{TRIM.number:02}"
 
 
 def page(
@@ -37,7 +38,7 @@ def page(
 def test_a_page_has_what_a_reader_needs() -> None:
     text, included = page(TRIM, "deviates", "deviates", "conforms")
     for said in (
-        "@page finding_11 Finding 11: cudaMemPoolTrimTo with SIZE_MAX",
+        f"@page {PAGE} Finding {TRIM.number:02}: cudaMemPoolTrimTo with SIZE_MAX",
         "> minBytesToKeep: If the pool has less than minBytesToKeep reserved",
         "> cudaMemPoolTrimTo, CUDA 13.0",
         "| **Severity** | wrong number |",
@@ -46,10 +47,10 @@ def test_a_page_has_what_a_reader_needs() -> None:
         "| **Rules** | @ref rule_SOMA_17",
         "| **Reported** | not yet |",
         '@ref rule_SOMA_17 "SOMA-17" | 2 of 3 |',
-        "@include finding_11.cu",
+        f"@include {PAGE}.cu",
     ):
         assert said in text, said
-    assert included["finding_11.cu"] == TRIM.file("cu").read_text()
+    assert included[f"{PAGE}.cu"] == TRIM.file("cu").read_text()
 
 
 def test_what_is_not_recorded_yet_is_said(tmp_path: Path) -> None:
@@ -59,8 +60,8 @@ def test_what_is_not_recorded_yet_is_said(tmp_path: Path) -> None:
     assert "is not recorded yet" in page(copy, "deviates")[0]
     copy.file("out").write_text("NVIDIA H200: exit code 1\n")
     text, included = page(copy, "deviates")
-    assert "@verbinclude finding_11.out" in text
-    assert included["finding_11.out"] == "NVIDIA H200: exit code 1\n"
+    assert f"@verbinclude {PAGE}.out" in text
+    assert included[f"{PAGE}.out"] == "NVIDIA H200: exit code 1\n"
 
 
 def test_a_matter_of_security_is_held_back() -> None:
@@ -70,7 +71,8 @@ def test_a_matter_of_security_is_held_back() -> None:
     marked = [x["evidence"] for x in STALE.entries if x.get("security")]
     assert marked and not any(x.split(":")[1][:40] in text for x in marked)
     text, included = page(STALE, "deviates", with_security=True)
-    assert "@include finding_06.cu" in text and "finding_06.cu" in included
+    program = f"finding_{STALE.number:02}.cu"
+    assert f"@include {program}" in text and program in included
     assert all(x.split(":")[1][:40] in text for x in marked)
 
 

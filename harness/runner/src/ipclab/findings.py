@@ -202,7 +202,7 @@ def run(request: Request) -> int:
 
 
 def find(every: Sequence[Finding], wanted: str) -> Finding:
-    """The finding called 11, 12_trim_to_largest or trim_to_largest; UsageError if
+    """The finding called 12, 12_trim_to_largest or trim_to_largest; UsageError if
     there is none.
     """
     for finding in every:

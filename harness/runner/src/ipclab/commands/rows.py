@@ -58,7 +58,7 @@ def add(commands: Commands) -> None:
         "names",
         metavar="FINDING",
         nargs="*",
-        help="only these, by number or name: 11, trim_to_largest",
+        help="only these, by number or name: 12, trim_to_largest",
     )
     shown.add_argument(
         "--all", action="store_true", help="also the findings of other drivers"
