@@ -193,7 +193,7 @@ Generator::Place Generator::some_place(int64_t bytes, int64_t most) {
 }
 
 // A place in a memory, or from a mapping into the next one beside it. Not from
-// memory of a GPU into memory of a node: processes died of copies there, so
+// or into memory of a node: processes died of copies there, so
 // VmmAccess.MemoryOfAGpuAndOfANodeLieSideBySide judges it alone.
 Generator::Place Generator::place_of(int view) {
   const View& first = shadow_.views.at(view);
@@ -201,7 +201,8 @@ Generator::Place Generator::place_of(int view) {
   if (first.range != 0 && random_.chance(40))
     for (const auto& [id, next] : shadow_.views)
       if (next.range == first.range && next.access == 3 &&
-          next.memory->kind == first.memory->kind &&
+          first.memory->kind == Kind::kChunk &&
+          next.memory->kind == Kind::kChunk &&
           next.at == first.at + bytes) {
         const int64_t before = 1 + random_.below(kWindow / 2);
         return {bytes - before, before + 1 + random_.below(kWindow / 2)};
