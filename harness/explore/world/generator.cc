@@ -202,8 +202,7 @@ Generator::Place Generator::place_of(int view) {
     for (const auto& [id, next] : shadow_.views)
       if (next.range == first.range && next.access == 3 &&
           first.memory->kind == Kind::kChunk &&
-          next.memory->kind == Kind::kChunk &&
-          next.at == first.at + bytes) {
+          next.memory->kind == Kind::kChunk && next.at == first.at + bytes) {
         const int64_t before = 1 + random_.below(kWindow / 2);
         return {bytes - before, before + 1 + random_.below(kWindow / 2)};
       }
