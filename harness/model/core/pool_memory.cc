@@ -298,6 +298,11 @@ void synchronized(const std::function<bool(const Freed&)>& over) {
     if (pool->imported) continue;
     pool->space.settle(over);
     if (can_release(*pool)) {
+      // All is done, also what other streams have freed, and nothing stays for
+      // an allocation, so no policy of reuse is concerned.
+      if (pool->release_threshold == 0 && pool->leases.empty() &&
+          pool->unfinished_frees == 0)
+        pool->space.settle([](const Freed&) { return true; });
       shrink(*machine, pool.get(), pool->release_threshold);
     }
   }

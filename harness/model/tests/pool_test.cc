@@ -4,8 +4,10 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "peer.h"
@@ -255,6 +257,30 @@ TEST(Pool, ASynchroniseEndsOnlyWhatItWaitedFor) {
   handover.free_in_first();
   EXPECT_EQ(cudaStreamSynchronize(handover.second), cudaSuccess);
   EXPECT_FALSE(handover.second_gets_the_same());
+}
+
+// The second stream is in no order with the frees of the first one, which are
+// done.
+TEST(Pool, ASynchroniseReleasesWhatOtherStreamsHaveFreed) {
+  cudaMemPool_t pool = create(on_device(0));
+  cudaStream_t first = nullptr, second = nullptr;
+  for (cudaStream_t* stream : {&first, &second})
+    ASSERT_EQ(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
+              cudaSuccess);
+  int* large = take(pool, 2 * kMiB, first);
+  EXPECT_EQ(cudaFreeAsync(large, first), cudaSuccess);
+  int* small = take(pool, 1000, first);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (cudaStreamQuery(first) != cudaSuccess &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  EXPECT_EQ(reserved(pool), 2 * kMiB);
+  EXPECT_EQ(cudaFreeAsync(small, second), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(second), cudaSuccess);
+  EXPECT_EQ(reserved(pool), 0u);
+  for (cudaStream_t stream : {first, second})
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
 TEST(Pool, WaitsInsteadOfFailingIfItMay) {
