@@ -122,6 +122,7 @@ PLANTED = {  # faults of harness/faults that look like the finding
     "11_used_after_free": "stats-wrong",
     "12_trim_to_largest": "trim-keeps-nothing",
     "13_pointer_device": "import-device-current",
+    "14_atomic_capabilities": "link-atomics-none",
     "15_map_beyond": "map-beyond-reservation-ok",
     "16_access_over_hole": "ok-setaccess-hole",
     "18_import_statistics": "import-uses-nothing",
