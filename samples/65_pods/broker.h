@@ -28,7 +28,7 @@ inline void send_message(int to, What what, const std::string& token,
 
 /// How long exporter and importer wait for each other. Pods start in
 /// any order.
-constexpr std::chrono::seconds kStart = 120s;
+inline std::chrono::seconds start_limit = 120s;
 
 /// Says why this role cannot go on, and ends it.
 [[noreturn]] inline void give_up(const std::string& why) {
@@ -73,12 +73,13 @@ inline bool lend(int broker, const std::string& token, int fd) {
 }
 
 /// Returns the descriptor for a token; the caller closes it. Asks again
-/// until the descriptor was lent, or ends this role after kStart.
+/// until the descriptor was lent, or ends this role after start_limit.
 inline int take(int broker, const std::string& token) {
   int fd = -1;
   for (int tries = 0; fd == -1; ++tries) {
     if (tries > 0) poll(nullptr, 0, 100);
-    if (tries * 100ms > kStart) give_up("nobody lends with its token");
+    if (tries * 100ms > start_limit)
+      give_up("nobody lends with its token");
     ask(broker, What::kTake, token, -1, &fd);
   }
   return fd;
