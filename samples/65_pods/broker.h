@@ -10,7 +10,7 @@
 #include "../common/roles.h"
 
 /// What a client asks (the first four), and what the broker says.
-enum class What { kLend, kTake, kRevoke, kDone, kYes, kNo, kOwnerLeft };
+enum class What { kLend, kTake, kRevoke, kDone, kYes, kNo, kOtherLeft };
 
 struct Message {
   What what;
@@ -26,27 +26,41 @@ inline void send_message(int to, What what, const std::string& token,
   send_packet(to, &message, sizeof message, fd);
 }
 
-/// Waits up to 10 s for a message of the broker, and returns it. Sets
-/// *fd to the descriptor that came with it, or to -1.
-inline What hear(int broker, int* fd) {
+/// How long exporter and importer wait for each other. Pods start in
+/// any order.
+inline std::chrono::seconds start_limit = 120s;
+
+/// Says why this role cannot go on, and ends it.
+[[noreturn]] inline void give_up(const std::string& why) {
+  print_role(stderr);
+  std::fprintf(stderr, "%s\n", why.c_str());
+  std::exit(EXIT_FAILURE);
+}
+
+/// Waits for a message of the broker, and returns it. Sets *got to the
+/// descriptor that came with it, or to -1.
+inline What hear(int broker, std::chrono::seconds limit = 10s,
+                 int* got = nullptr) {
   Message message{};
-  if (receive_packet(broker, &message, sizeof message, fd) !=
-      sizeof message) {
-    print_role(stderr);
-    std::fprintf(stderr, "the broker has ended, or is silent\n");
-    std::exit(EXIT_FAILURE);
-  }
+  int fd = -1;
+  if (!wait_for(broker, POLLIN, limit))
+    give_up("has waited for the broker for " +
+            std::to_string(limit.count()) + " s");
+  if (receive_packet(broker, &message, sizeof message, &fd) !=
+      sizeof message)
+    give_up("the broker has ended");
+  if (got != nullptr)
+    *got = fd;
+  else if (fd != -1)
+    SYS_CHECK(close(fd));  // not wanted
   return message.what;
 }
 
 /// Sends a request and returns the answer. `got` is as in hear().
 inline What ask(int broker, What what, const std::string& token,
                 int fd = -1, int* got = nullptr) {
-  int unwanted = -1;
   send_message(broker, what, token, fd);
-  const What answer = hear(broker, got == nullptr ? &unwanted : got);
-  if (unwanted != -1) SYS_CHECK(close(unwanted));
-  return answer;
+  return hear(broker, 10s, got);
 }
 
 //! [client]
@@ -58,12 +72,14 @@ inline bool lend(int broker, const std::string& token, int fd) {
   return answer == What::kYes;
 }
 
-/// Returns the descriptor for a token; the caller closes it. Pods start
-/// in any order: asks again, for 15 s, until the descriptor was lent.
+/// Returns the descriptor for a token; the caller closes it. Asks again
+/// until the descriptor was lent, or ends this role after start_limit.
 inline int take(int broker, const std::string& token) {
   int fd = -1;
-  for (int tries = 0; tries < 150 && fd == -1; ++tries) {
+  for (int tries = 0; fd == -1; ++tries) {
     if (tries > 0) poll(nullptr, 0, 100);
+    if (tries * 100ms > start_limit)
+      give_up("nobody lends with its token");
     ask(broker, What::kTake, token, -1, &fd);
   }
   return fd;
@@ -137,15 +153,15 @@ inline void answer(int client, const Message& asked, int fd,
   }
 }
 
-/// Forgets the loans of a client that has left. Tells the users of its
-/// memory: the broker cannot take an import back.
+/// Forgets the loans of a client that has left, and tells the other
+/// client of each loan. The broker cannot take an import back.
 inline void forget(int client, std::vector<Loan>& loans) {
   for (size_t i = loans.size(); i > 0; --i) {
     const Loan loan = loans[i - 1];
     if (loan.owner != client && loan.user != client) continue;
     if (loan.fd != -1) SYS_CHECK(close(loan.fd));
-    if (loan.owner == client && loan.user != -1)
-      send_message(loan.user, What::kOwnerLeft, loan.token);
+    const int other = loan.owner == client ? loan.user : loan.owner;
+    if (other != -1) send_message(other, What::kOtherLeft, loan.token);
     loans.erase(loans.begin() + i - 1);
   }
   SYS_CHECK(close(client));

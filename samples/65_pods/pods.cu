@@ -2,6 +2,7 @@
 //
 //   exporter, in a pod      broker, no CUDA    importer, in a pod
 //   cuMemCreate
+//   lend, revoke - token 1 ->
 //   lend      - descriptor, token ->
 //   close                   keep     <- token --  take
 //                           close    - descriptor -> import
@@ -35,12 +36,13 @@ int exporter(int broker, const std::string& pod) {
   write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
 
+  // Token 1 is revoked before the importer can take anything: it first
+  // waits for token 0, which is lent after that.
   bool good = lend(broker, token(1), export_memory(memory));
   good &= ask(broker, What::kRevoke, token(1)) == What::kYes;
   good &= lend(broker, token(0), export_memory(memory));
 
-  int none = -1;
-  good &= hear(broker, &none) == What::kDone;
+  good &= hear(broker, start_limit) == What::kDone;
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("reads the importer's values: %d wrong", wrong);
   unmap_memory(data, kBytes);
@@ -61,12 +63,12 @@ int importer(int broker, const std::string& pod) {
   SYS_CHECK(close(fd));
   void* data = map_memory(memory, kBytes);
   int wrong = count_wrong(data, kCount, kExporterValue);
+  // Said only now, so that the lines have one order.
   say("has namespaces of its own: [%s]", pod.c_str());
   say("imports it, reads the exporter's values: %d wrong", wrong);
   write_values(data, kCount, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
 
-  int none = -1;
   for (const int which : {0, 1}) {  // used, and revoked
     const What answer = ask(broker, What::kTake, token(which));
     say("asks with token %d: %s", which,
@@ -75,7 +77,7 @@ int importer(int broker, const std::string& pod) {
   }
 
   send_message(broker, What::kDone, token(0));
-  wrong += hear(broker, &none) != What::kOwnerLeft;
+  wrong += hear(broker) != What::kOtherLeft;
   wrong += count_wrong(data, kCount, kImporterValue);
   say("still has the memory, without its owner: %d wrong", wrong);
   unmap_memory(data, kBytes);
@@ -88,17 +90,15 @@ int importer(int broker, const std::string& pod) {
 
 int main(int argc, char** argv) {
   if (argc == 1) return start_three_pods(argv);
-  const bool brokers = argc > 3 && argv[2] == std::string("broker");
-  const bool imports = !brokers && is_child(argc > 3 ? 4 : 2, argv);
+  const std::string role = role_of(argc, argv);
 
   // A container has its namespaces. A child of main makes its own.
   const bool child = argc > 4;
   const auto pod = child ? enter_pod() : "those of its container";
-  if (brokers) {
-    role_name() = "broker";
+  if (child) start_limit = 10s;  // main starts them together
+  if (role == "broker")
     return broker(child ? std::atoi(argv[4]) : listen_at(argv[3]),
                   !child);
-  }
   const int end = connect_to(argv[3]);
-  return imports ? importer(end, pod) : exporter(end, pod);
+  return role == "importer" ? importer(end, pod) : exporter(end, pod);
 }

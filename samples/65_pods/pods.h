@@ -19,7 +19,7 @@ constexpr unsigned kPidfdGetfd = 438;
 /// Maps user 0 of the new user namespace to the user who has started
 /// this process. Returns false if the system does not allow it.
 inline bool map_own_user(uid_t user, gid_t group) {
-  std::ofstream("/proc/self/setgroups") << "deny";
+  std::ofstream("/proc/self/setgroups") << "deny";  // for gid_map
   std::ofstream users("/proc/self/uid_map");
   users << "0 " << user << " 1" << std::flush;
   std::ofstream groups("/proc/self/gid_map");
@@ -41,9 +41,10 @@ inline bool forbid_pidfd_getfd() {
 
 /// Continues in new namespaces of users, processes, IPC, networks and
 /// mounts, with a /proc and a /dev/shm of its own and without
-/// pidfd_getfd. The caller waits for a child, which returns. Returns 0,
-/// or the error of a step that the system forbids: then this process is
-/// of no use for CUDA any more.
+/// pidfd_getfd. The caller does not return: a child of it does, and the
+/// caller ends with the child's exit code. Returns 0, or the error of a
+/// step that the system forbids: then this process is of no use for
+/// CUDA any more.
 inline int enter_namespaces() {
   const uid_t user = getuid();
   const gid_t group = getgid();
@@ -77,6 +78,21 @@ inline std::string enter_pod() {
   return "yes";
 }
 
+/// Returns the role of `--role ROLE PATH`, and sets its name. Exits
+/// with code 2 if the arguments are wrong.
+inline std::string role_of(int argc, char** argv) {
+  const std::string role = argc > 3 ? argv[2] : "";
+  if (argv[1] != std::string("--role") ||
+      (role != "broker" && role != "exporter" && role != "importer")) {
+    std::fprintf(stderr,
+                 "usage: %s [--role broker|exporter|importer PATH]\n",
+                 argv[0]);
+    std::exit(2);
+  }
+  role_name() = argv[2];
+  return role;
+}
+
 /// Returns the exit code of a child that asks what this machine can do.
 /// This process does not use CUDA, because it forks later.
 inline int check_machine() {
@@ -97,7 +113,7 @@ inline int start_three_pods(char** argv) {
   const int code = check_machine();
   if (code != EXIT_SUCCESS) return code;
   make_tokens();
-  role_name() = "broker";  // listens for it
+  role_name() = "broker";  // for the line that listen_at() prints
   const auto path = "/tmp/ipclab." + std::to_string(getpid());
   const int listener = listen_at(path.c_str());
   const int theirs = dup(listener);  // exec keeps it open

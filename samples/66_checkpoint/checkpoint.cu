@@ -28,7 +28,7 @@ constexpr size_t kBytes = size_t{1} << 30;  // big enough to measure
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000, kImporterValue = 2000000;
 using Clock = std::chrono::steady_clock;
-CUcheckpointLockArgs lock;
+CUcheckpointLockArgs lock;  // for both locks; the rest stays zero
 
 //! [state]
 const char* state_of(pid_t pid) {
@@ -114,7 +114,7 @@ int importer(Channel channel) {
   channel.signal("ready");
 
   channel.wait("locked");
-  channel.signal("calls");
+  channel.signal("calls");  // now its next call waits
   const int wrong = count_wrong(own, kCount, kImporterValue);
   const auto returned = Clock::now();  // the same clock everywhere
   say("reads its values after the checkpoint: %d wrong", wrong);

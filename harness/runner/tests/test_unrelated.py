@@ -122,6 +122,39 @@ def test_a_client_that_never_reads_does_not_stop_the_broker(
     path.unlink()
 
 
+@pytest.mark.parametrize("first", ["the exporter", "the importer"])
+def test_the_broker_tells_each_side_that_the_other_has_left(
+    first: str, path: Path, environment: dict[str, str]
+) -> None:
+    """Whoever does not hear it waits for nobody."""
+    broker = start("65_pods", "broker", path, environment)
+    assert broker.stdout is not None
+    assert broker.stdout.readline() == f"broker    listens at [{path}]\n"
+    lend, take, yes, left = 0, 1, 4, 6  # of What in broker.h
+    token = b"1" * 32
+
+    def answer(connection: socket.socket) -> int:
+        return int(struct.unpack_from("i", connection.recv(64))[0])
+
+    with socket_to(path) as exporter, socket_to(path) as importer:
+        packet = [struct.pack("i36s", lend, token)]
+        with Path(os.devnull).open() as lent:
+            socket.send_fds(exporter, packet, [lent.fileno()])
+        assert answer(exporter) == yes
+        importer.send(struct.pack("i36s", take, token))
+        assert answer(importer) == yes
+        if first == "the exporter":
+            exporter.close()
+            assert answer(importer) == left
+        else:
+            importer.close()
+            assert answer(exporter) == left
+    broker.terminate()
+    assert broker.wait(30) == 0
+    broker.stdout.close()
+    path.unlink()
+
+
 def socket_to(path: Path) -> socket.socket:
     """A connection on which each call waits for at most 5 s."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

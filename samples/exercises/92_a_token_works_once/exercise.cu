@@ -2,8 +2,7 @@
 //
 // The exporter lends memory to a process that it does not know, and
 // gives it a descriptor for a token. Whoever sees the token later could
-// use it again, so a token must work only once. Fix answer(): it
-// returns what is sent, and the loan afterwards.
+// use it again, so a token must work only once. Fix answer().
 // The exercise fails now because the token works twice.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -12,7 +11,7 @@
 constexpr int kCount = 1 << 19;
 constexpr size_t kBytes = kCount * sizeof(int);
 constexpr int kValue = 1000000;
-constexpr unsigned kToken = 4711;  // in earnest: 128 random bits
+constexpr unsigned kToken = 4711;  // a real one: 128 random bits
 
 struct Loan {
   unsigned token;

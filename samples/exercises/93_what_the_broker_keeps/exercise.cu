@@ -3,8 +3,8 @@
 // The importer is a broker: it keeps a descriptor for other processes,
 // and makes no CUDA call. The exporter revokes the loan, releases its
 // memory and looks whether the GPU has it back. Fix the broker.
-// The exercise fails now because the memory is not back: nobody with
-// CUDA has it, but the broker's descriptor keeps it.
+// The exercise fails now because the memory is not back: no process
+// with CUDA has it, but the broker's descriptor keeps it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

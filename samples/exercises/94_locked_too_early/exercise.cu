@@ -33,7 +33,9 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaFree(nullptr));
   require_checkpoints();
   const auto pid = channel.receive<pid_t>("ready");
-  CU_CHECK(DRIVER(cuCheckpointProcessLock)(pid, nullptr));
+  CUcheckpointLockArgs limit{};
+  limit.timeoutMs = 5000;  // a lock without a timeout may never return
+  CU_CHECK(DRIVER(cuCheckpointProcessLock)(pid, &limit));
   channel.signal("send it");
   const auto result = channel.receive<unsigned>("result");
 
