@@ -10,9 +10,11 @@ using namespace ipclab::model;
 namespace {
 
 constexpr int kOpaqueFd = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
-constexpr int kLastMemoryType = 9;  // a dma-buf, since CUDA 13.0
 constexpr int kLastSemaphoreType =
     CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32;
+
+// The last type is a dma-buf, since CUDA 13.0.
+int last_memory_type() { return profile().driver_version >= 13000 ? 9 : 8; }
 
 bool is_between(int number, int last) { return number >= 1 && number <= last; }
 
@@ -23,7 +25,7 @@ IPCLAB_DRIVER_API CUresult cuImportExternalMemory(
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (object == nullptr || wanted == nullptr || wanted->size == 0 ||
-      !is_between(wanted->type, kLastMemoryType) ||
+      !is_between(wanted->type, last_memory_type()) ||
       (wanted->flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
