@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver API: external memory and external semaphores. The model has no
 // graphics API, so it has no semaphore to import.
+#include <cstring>
+
 #include "core/external_memory.h"
 #include "core/profile.h"
 #include "driver/driver.h"
@@ -16,6 +18,14 @@ constexpr int kLastSemaphoreType =
 // The last type is a dma-buf, since CUDA 13.0.
 int last_memory_type() { return profile().driver_version >= 13000 ? 9 : 8; }
 
+// A program may pass a number that the header does not have.
+template <class Description>
+int type_of(const Description& wanted) {
+  int number = 0;
+  std::memcpy(&number, &wanted.type, sizeof number);
+  return number;
+}
+
 bool is_between(int number, int last) { return number >= 1 && number <= last; }
 
 }  // namespace
@@ -25,12 +35,12 @@ IPCLAB_DRIVER_API CUresult cuImportExternalMemory(
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (object == nullptr || wanted == nullptr || wanted->size == 0 ||
-      !is_between(wanted->type, last_memory_type()) ||
+      !is_between(type_of(*wanted), last_memory_type()) ||
       (wanted->flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   // All other types are for Windows and for embedded GPUs.
-  if (wanted->type != kOpaqueFd) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type_of(*wanted) != kOpaqueFd) return CUDA_ERROR_NOT_SUPPORTED;
   return external_memory_import(context, wanted->handle.fd, wanted->size,
                                 object);
 }
@@ -63,11 +73,12 @@ cuImportExternalSemaphore(CUexternalSemaphore* object,
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (object == nullptr || wanted == nullptr || wanted->flags != 0 ||
-      !is_between(wanted->type, kLastSemaphoreType)) {
+      !is_between(type_of(*wanted), kLastSemaphoreType)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (wanted->type != CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD &&
-      wanted->type != CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD) {
+  if (type_of(*wanted) != CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD &&
+      type_of(*wanted) !=
+          CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   return profile().driver_580 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_INVALID_HANDLE;

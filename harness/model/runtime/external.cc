@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime API: external memory and external semaphores.
+#include <cstring>
+
 #include "runtime/runtime.h"
 
 using ipclab::runtime::remember;
@@ -17,7 +19,7 @@ IPCLAB_RUNTIME_API cudaError_t cudaImportExternalMemory(
   IPCLAB_BIND();
   if (wanted == nullptr) return remember(cudaErrorInvalidValue);
   CUDA_EXTERNAL_MEMORY_HANDLE_DESC same{};
-  same.type = static_cast<CUexternalMemoryHandleType>(wanted->type);
+  std::memcpy(&same.type, &wanted->type, sizeof same.type);
   same.handle.win32.handle = wanted->handle.win32.handle;
   same.handle.win32.name = wanted->handle.win32.name;
   same.size = wanted->size;
@@ -51,7 +53,7 @@ cudaImportExternalSemaphore(cudaExternalSemaphore_t* object,
   IPCLAB_BIND();
   if (wanted == nullptr) return remember(cudaErrorInvalidValue);
   CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC same{};
-  same.type = static_cast<CUexternalSemaphoreHandleType>(wanted->type);
+  std::memcpy(&same.type, &wanted->type, sizeof same.type);
   same.handle.win32.handle = wanted->handle.win32.handle;
   same.handle.win32.name = wanted->handle.win32.name;
   same.flags = wanted->flags;
