@@ -108,7 +108,8 @@ bool endpoint_attribute(int attribute, int* value) {
 // knows, which is CU_DEVICE_ATTRIBUTE_MAX of its version of cuda.h.
 int attributes_of_driver() {
   const int driver = profile().driver_version;
-  return driver >= 13000   ? static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX)
+  return driver >= 13050   ? 162
+         : driver >= 13000 ? 148
          : driver >= 12080 ? 144
          : driver >= 12050 ? 136
          : driver >= 12020 ? 135
@@ -161,6 +162,12 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
       *value = profile().ipc_events;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+      *value = profile().has_dma_buf();
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED:
+      *value = profile().maps_dma_buf();
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:

@@ -56,6 +56,7 @@ class Block {
   Label label() const;
   /// See SharedFile.
   void share(Sharing how) { file_.share(how); }
+  int open_as_dma_buf() const { return file_.open_as_dma_buf(); }
 
   /// The export id of the allocation at `offset`; 0 if there is none. The id is
   /// stored in the block. So an importer notices that a handle is stale.

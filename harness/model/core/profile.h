@@ -45,6 +45,11 @@ struct Profile {
   uint64_t memory_gib;  ///< of each GPU
   const char* what;     ///< one line for people
   Capability capability = kHopper;
+
+  /// Can a GPU export its memory as a dma-buf?
+  bool has_dma_buf() const { return vmm && !integrated; }
+  /// Can a process map a dma-buf (since CUDA 13.3)?
+  bool maps_dma_buf() const { return has_dma_buf() && driver_version >= 13030; }
 };
 
 /// The profile that IPCLAB_PROFILE names; "one-gpu" if the variable is not set.

@@ -96,6 +96,15 @@ bool has_our_name(const std::string& path) {
          wanted.compare(0, wanted.size(), target, wanted.size()) == 0;
 }
 
+// The mark of a descriptor that only other drivers and the host may use. It
+// belongs to the open file, so it also reaches other processes. Nothing else in
+// the model uses this flag, and it has no effect on a memfd.
+constexpr int kDmaBuf = O_NOATIME;
+
+bool is_dma_buf(int descriptor) {
+  return (fcntl(descriptor, F_GETFL) & kDmaBuf) != 0;
+}
+
 bool is_sealed_file(int descriptor) {
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_SEAL;
   const int seals = fcntl(descriptor, F_GET_SEALS);
@@ -337,7 +346,7 @@ SharedFile SharedFile::adopt(int descriptor) {
   SharedFile file(descriptor);
   const bool ours =
       has_our_name("/proc/self/fd/" + std::to_string(descriptor)) &&
-      is_sealed_file(descriptor);
+      is_sealed_file(descriptor) && !is_dma_buf(descriptor);
   return ours ? std::move(file) : SharedFile();
 }
 
@@ -374,7 +383,20 @@ void SharedFile::count(int gpu, uint64_t bytes) {
 
 void SharedFile::share(Sharing how) {
   const std::lock_guard<std::mutex> lock(uses().mutex);
-  uses().files[descriptor_].shared = how;
+  Sharing& shared = uses().files[descriptor_].shared;
+  shared = std::max(shared, how);
+}
+
+int SharedFile::open_as_dma_buf() const {
+  const std::string path = "/proc/self/fd/" + std::to_string(descriptor_);
+  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC | kDmaBuf);
+  if (opened < 0) return -1;
+  const std::lock_guard<std::mutex> lock(uses().mutex);
+  const auto use = uses().files.find(descriptor_);
+  if (use != uses().files.end() && uses().counted) {
+    lock_bytes(opened, use->second.gpu, 0, use->second.bytes);
+  }
+  return opened;
 }
 
 uint64_t counted_bytes(int gpu) {

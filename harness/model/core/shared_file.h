@@ -33,8 +33,8 @@ class SharedFile {
   /// A new file of `size` bytes, which are all zero. If resources are missing,
   /// the file is not valid and errno is set. `what` is a part of its name.
   static SharedFile create(const char* what, uint64_t size, Size kind);
-  /// Takes over a descriptor. If it does not name a file of this machine,
-  /// closes the descriptor, and the result is not valid.
+  /// Takes over a descriptor. If it does not name a file of this machine, or if
+  /// it is a dma-buf, closes the descriptor, and the result is not valid.
   static SharedFile adopt(int descriptor);
   /// Opens the file that another process of the machine has under this number.
   /// If this is not possible, or if it is not a file of this machine, the
@@ -51,6 +51,9 @@ class SharedFile {
   void count(int gpu, uint64_t bytes);
   /// Notes that other processes may have this file.
   void share(Sharing how);
+  /// Opens the file again for a program: a new descriptor, which keeps the
+  /// bytes counted and which adopt() refuses. -1 if this is not possible.
+  int open_as_dma_buf() const;
 
  private:
   explicit SharedFile(int descriptor);

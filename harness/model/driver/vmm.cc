@@ -3,7 +3,10 @@
 #include "core/vmm.h"
 
 #include "core/chunk.h"
+#include "core/dma_buf.h"
+#include "core/profile.h"
 #include "driver/driver.h"
+#include "harness/toolkit/newer.h"
 
 using namespace ipclab::model;
 
@@ -121,16 +124,17 @@ IPCLAB_DRIVER_API CUresult cuMemRetainAllocationHandle(
   return chunk_retain(reinterpret_cast<uint64_t>(address), handle);
 }
 
-IPCLAB_DRIVER_API CUresult
-cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t size,
-                              CUmemRangeHandleType type, unsigned long long) {
+IPCLAB_DRIVER_API CUresult cuMemGetHandleForAddressRange(
+    void* handle, CUdeviceptr address, size_t size, CUmemRangeHandleType type,
+    unsigned long long flags) {
   if (CUresult error = enter_without_context()) return error;
+  constexpr auto kPcie = CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE;
   if (handle == nullptr || size == 0 ||
-      type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) {
+      type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
+      (address | size) % kHostPage != 0 || (flags & ~uint64_t{kPcie}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if ((address | size) % kHostPage != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_ERROR_NOT_SUPPORTED;  // CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: 0
+  if (!profile().has_dma_buf() || flags == kPcie)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return dma_buf_export(address, size, static_cast<int*>(handle));
 }

@@ -369,21 +369,6 @@ TEST_F(Vmm, PointersSayWhatTheyAre) {
   release(handle);
 }
 
-TEST_F(Vmm, ThereIsNoDmaBuf) {
-  const Handle handle = create(chunk_on(0));
-  int* data = map(handle);
-  const auto export_range = [&](CUdeviceptr address, size_t size) {
-    int descriptor = -1;
-    return cuMemGetHandleForAddressRange(
-        &descriptor, address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-  };
-  EXPECT_EQ(export_range(number(data), kChunk), CUDA_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(export_range(number(data) + 16, kChunk), kInvalid);
-  EXPECT_EQ(export_range(number(data), 100), kInvalid);
-  unmap(data);
-  release(handle);
-}
-
 TEST_F(Vmm, HostMemoryIsForWhoeverGetsAccess) {
   const CUmemLocation node{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
   const Handle handle = create(chunk_on(node, kPosix));
