@@ -329,7 +329,8 @@ TEST(DmaBuf, APciePathIsGivenOrRefused) {
     memory.fill(pattern("exporter"));
     const auto before = open_descriptors();
     {
-      const Export range(memory.address(), bytes, kByPcie);
+      const Export range(memory.address(), bytes,
+                         CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
       me.observe("a mapping by PCIe: " + name_of(range.code));
       if (range.accepted()) {
         EXPECT_TRUE(range.is_open());
@@ -355,7 +356,8 @@ TEST(DmaBuf, HostMemoryIsExportedWhereTheAttributeSaysIt) {
   run_one([](Role& me) {
     CALL(cudaFree(nullptr));
     const size_t bytes = granule();
-    const bool promised = attribute(kHostDmaBuf) == 1;
+    const bool promised =
+        attribute(CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED) == 1;
     const auto export_host = [&](const std::string& what, void* memory) {
       const Words words(memory, bytes);
       host_writes(words, pattern("host"));

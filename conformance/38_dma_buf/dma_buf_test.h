@@ -26,9 +26,6 @@ namespace ipclab {
 /// The addresses and sizes of a range must be multiples of it.
 inline size_t host_page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
-/// CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which CUDA 12.8 added.
-inline constexpr unsigned long long kByPcie = 1;
-
 /// Device memory of cuMemAlloc, poisoned.
 class DriverBuffer : public Words {
  public:

@@ -494,11 +494,6 @@ int attribute(cudaDeviceAttr which, int device = 0);
 /// An attribute of a GPU that only the driver API knows.
 int attribute(CUdevice_attribute which, int device = 0);
 
-/// CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED, which CUDA 13.0 added.
-inline constexpr auto kHostDmaBuf = static_cast<CUdevice_attribute>(146);
-/// CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED, which CUDA 13.3 added.
-inline constexpr auto kDmaBufMmap = static_cast<CUdevice_attribute>(152);
-
 /// Free bytes on the current device. A test that uses this number must be
 /// `alone`.
 size_t free_memory();

@@ -432,8 +432,8 @@ const std::vector<Question>& questions() {
        [] { return ask(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED); },
        attribute_alone, "lend memory to drivers of other devices"},
       {"dma_buf_mmap", "CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED",
-       [] { return ask(kDmaBufMmap); }, attribute_alone,
-       "lend memory to processes without CUDA"},
+       [] { return ask(CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED); },
+       attribute_alone, "lend memory to processes without CUDA"},
       {"external_memory",
        "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
        [] {
