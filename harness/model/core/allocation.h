@@ -25,6 +25,7 @@ enum class Kind {
   kVariable,    ///< a __device__ or __constant__ variable
   kPooled,      ///< of a pool on a device, also an imported one
   kMapped,      ///< cuMemMap
+  kExternal,    ///< cuExternalMemoryGetMappedBuffer
   kGraph,       ///< of an allocation node, from its launch until its free
 };
 

@@ -97,11 +97,8 @@ CUmemLocation location_of(const Label& label) {
   return location;
 }
 
-// A new descriptor of the object that the program passed. The model owns it. -1
-// if this is not possible.
 int descriptor_of(void* shareable) {
-  const auto value = reinterpret_cast<uintptr_t>(shareable);
-  return fcntl(static_cast<int>(value), F_DUPFD_CLOEXEC, 0);
+  return static_cast<int>(reinterpret_cast<uintptr_t>(shareable));
 }
 
 // Another process wrote the number, so it can be any number.
@@ -112,7 +109,7 @@ bool is_location_type(int32_t number) {
 }
 
 // Takes over the descriptor; null if it is not a chunk's descriptor.
-std::shared_ptr<Block> adopt_chunk(int descriptor) {
+std::shared_ptr<Block> adopt(int descriptor) {
   std::shared_ptr<Block> block = Block::adopt(SharedFile::adopt(descriptor));
   if (block == nullptr) return nullptr;
   const Label label = block->label();
@@ -141,6 +138,10 @@ Chunk::~Chunk() {
   if (!imported && block != nullptr) {
     give_back_bytes(block->gpu(), block->size());
   }
+}
+
+std::shared_ptr<Block> adopt_chunk(int descriptor) {
+  return adopt(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
 }
 
 std::shared_ptr<Chunk> find_chunk(Machine& machine,
@@ -254,7 +255,7 @@ CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
     if (shareable == nullptr) return CUDA_ERROR_INVALID_VALUE;
     int descriptor = -1;
     if (CUresult error = fabric_import(shareable, &descriptor)) return error;
-    block = adopt_chunk(descriptor);
+    block = adopt(descriptor);
     if (block == nullptr) return CUDA_ERROR_INVALID_VALUE;
   } else if (type == kPosix) {
     block = adopt_chunk(descriptor_of(shareable));

@@ -64,6 +64,10 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
 CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
                       CUmemGenericAllocationHandle* handle);
 
+/// The memory of a chunk's descriptor, which stays open; null for any other
+/// descriptor.
+std::shared_ptr<Block> adopt_chunk(int descriptor);
+
 /// The chunk of a handle, or null.
 std::shared_ptr<Chunk> find_chunk(Machine& machine,
                                   CUmemGenericAllocationHandle handle);

@@ -10,6 +10,7 @@
 #include "core/checkpoint.h"
 #include "core/choice.h"
 #include "core/event.h"
+#include "core/external_memory.h"
 #include "core/ipc.h"
 #include "core/machine.h"
 #include "core/memory.h"
@@ -61,6 +62,7 @@ void deactivate(CUcontext context) {
   destroy_events(context);
   destroy_modules(context);
   const Locked machine;
+  destroy_external_memory(context);
   close_imports(*machine, context);
   free_memory_of(*machine, context);
   forget_peers(*machine, context);

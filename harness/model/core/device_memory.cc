@@ -113,6 +113,7 @@ void release(Machine& machine, uint64_t address) {
       break;
     case Kind::kManaged:
     case Kind::kHost:
+    case Kind::kExternal:
       machine.window.retire(allocation.mapping, allocation.mapping_size);
       break;
     case Kind::kGraph:       // see above
@@ -166,7 +167,8 @@ CUresult memory_free(uint64_t address) {
   if (address == 0) return CUDA_SUCCESS;
   const auto found = find_freeable(address, [](const Allocation& one) {
     return one.pool != nullptr || one.kind == Kind::kDevice ||
-           one.kind == Kind::kManaged || one.kind == Kind::kGraph;
+           one.kind == Kind::kManaged || one.kind == Kind::kExternal ||
+           one.kind == Kind::kGraph;
   });
   if (!found) return CUDA_ERROR_INVALID_VALUE;
   if (found->kind == Kind::kGraph) return graph_memory_free(address, nullptr);

@@ -28,7 +28,8 @@ struct Blocks {
 };
 
 CUresult code_for(const Allocation& memory) {
-  if (memory.on_host() || memory.kind == Kind::kManaged) {
+  if (memory.on_host() || memory.kind == Kind::kManaged ||
+      memory.kind == Kind::kExternal) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return memory.kind == Kind::kDevice || memory.kind == Kind::kMapped
