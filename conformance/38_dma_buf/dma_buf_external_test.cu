@@ -128,7 +128,7 @@ TEST(ExternalMemory, AnImportTakesTheDescriptor) {
   covers("XMEM-03");
   needs(gpus(1), vmm_fd, external_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("importer", [](Role& me) {
+  scenario.role("importer", [](Role&) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::create(bytes);
     const Mapping mapping(chunk, bytes);
@@ -340,7 +340,7 @@ TEST(ExternalMemory, ABufferIsFreed) {
   covers("XMEM-08");
   needs(gpus(1), vmm_fd, external_memory, alone);
   Scenario scenario;
-  scenario.role("importer", [](Role& me) {
+  scenario.role("importer", [](Role&) {
     const size_t bytes = 32 * granule();
     by_both_apis([&](auto api) {
       Chunk chunk = Chunk::create(bytes);
@@ -379,7 +379,7 @@ TEST(ExternalMemory, ABufferIsFreedAfterTheDestroy) {
   covers("XMEM-09");
   needs(gpus(1), vmm_fd, external_memory, alone);
   Scenario scenario;
-  scenario.role("importer", [](Role& me) {
+  scenario.role("importer", [](Role&) {
     const size_t bytes = 32 * granule();
     by_both_apis([&](auto api) {
       Chunk chunk = Chunk::create(bytes);

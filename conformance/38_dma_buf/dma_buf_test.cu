@@ -21,7 +21,7 @@ static void run_one(std::function<void(Role&)> body) {
 TEST(DmaBuf, MemoryOfCudaMallocIsExported) {
   covers("DBUF-01");
   needs(gpus(1), dma_buf);
-  run_one([](Role& me) {
+  run_one([](Role&) {
     const size_t bytes = 2 * granule();
     const auto expect_export = [&](const Words& memory) {
       memory.fill(pattern("exporter"));
