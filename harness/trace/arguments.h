@@ -82,7 +82,8 @@ constexpr bool kHandle =
     std::is_same_v<T, CUcontext> || std::is_same_v<T, CUstream> ||
     std::is_same_v<T, CUevent> || std::is_same_v<T, CUmemoryPool> ||
     std::is_same_v<T, CUgraph> || std::is_same_v<T, CUgraphExec> ||
-    std::is_same_v<T, CUfunction> || std::is_same_v<T, CUhostFn>;
+    std::is_same_v<T, CUfunction> || std::is_same_v<T, CUhostFn> ||
+    std::is_same_v<T, CUexternalMemory>;
 
 template <class T>
 Line& Line::value(const T& argument, bool ok) {
@@ -205,6 +206,45 @@ void cuMemImportFromShareableHandle(Line& line, const P& p, bool ok) {
   line.comma().value(p.handle, ok);
   write_imported(line, p.osHandle, p.shHandleType, ok);
   line.comma().value(p.shHandleType, ok);
+}
+
+template <class P>
+void cuMemGetHandleForAddressRange(Line& line, const P& p, bool ok) {
+  line.comma();
+  if (ok && p.handleType == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) {
+    write_descriptor(line, *static_cast<const int*>(p.handle), true);
+  } else {
+    line.raw("null");
+  }
+  line.comma().value(p.dptr, ok).comma().value(p.size, ok);
+  line.comma().value(p.handleType, ok).comma().value(p.flags, ok);
+}
+
+template <class P>
+void cuImportExternalMemory(Line& line, const P& p, bool ok) {
+  line.comma().value(p.extMem_out, ok).comma();
+  if (p.memHandleDesc == nullptr) {
+    line.raw("null,null,null");
+    return;
+  }
+  if (p.memHandleDesc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) {
+    write_given_away(line, p.memHandleDesc->handle.fd);
+  } else {
+    line.raw("null");
+  }
+  line.comma().value(p.memHandleDesc->type, ok);
+  line.comma().value(p.memHandleDesc->size, ok);
+}
+
+template <class P>
+void cuExternalMemoryGetMappedBuffer(Line& line, const P& p, bool ok) {
+  line.comma().value(p.devPtr, ok).comma().value(p.extMem, ok);
+  if (p.bufferDesc == nullptr) {
+    line.raw(",null,null");
+    return;
+  }
+  line.comma().value(p.bufferDesc->offset, ok);
+  line.comma().value(p.bufferDesc->size, ok);
 }
 
 template <class P>

@@ -95,6 +95,7 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
     if (begin_calls()[index].waits) {
       record_wait(index, call.context, call.functionParams);
     }
+    if (begin_calls()[index].takes) record_taking(call.functionParams);
   } else {
     record({index, *call.correlationData, call.context, call.functionParams,
             *static_cast<const CUresult*>(call.functionReturnValue),

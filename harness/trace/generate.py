@@ -19,6 +19,7 @@ WITHOUT_ARGUMENTS = ("cuCtxSynchronize",)
 # Besides the calls that end in Synchronize: they may wait for what the process, and so
 # perhaps another process, has still to do.
 WAITS = ("cuMemFree", "cuMemcpy", "cuMemcpyDtoH", "cuMemcpyHtoD", "cuMemcpyDtoD")
+TAKES = ("cuImportExternalMemory",)  # the descriptor that is given to them
 SMALL = ("cuMemcpy2D", "cuMemcpy2DAsync", "cuMemcpy3D", "cuMemcpy3DAsync")
 
 
@@ -113,7 +114,8 @@ def table(found: list[Call]) -> str:
         names = "".join(f', \\"{name}\\"' for name in call.names)
         writer = f"write_{call.symbol}" if call.fields else "nullptr"
         waits = call.name.endswith("Synchronize") or call.name in WAITS
-        flags = f"{waits}, {call.only_refused}".lower()
+        takes = call.name in TAKES
+        flags = f"{waits}, {takes}, {call.only_refused}".lower()
         rows.append(
             f"    {{CUPTI_DRIVER_TRACE_CBID_{call.symbol}, {writer}, {flags},\n"
             f'     "[\\"{call.name}\\"{names}]"}},\n'

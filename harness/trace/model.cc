@@ -62,6 +62,7 @@ CUresult pass_on(int index, const Parameters& parameters,
   if (begin_calls()[index].waits) {
     record_wait(index, context(), &parameters);
   }
+  if (begin_calls()[index].takes) record_taking(&parameters);
   const CUresult result = call();
   record({index, began, context(), &parameters, result, nullptr});
   inside = false;

@@ -184,6 +184,16 @@ void record_wait(int call, CUcontext context, const void* parameters) {
             .raw("]}"));
 }
 
+void record_taking(const void* parameters) {
+  const auto& given =
+      *static_cast<const cuImportExternalMemory_params*>(parameters);
+  const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* wanted = given.memHandleDesc;
+  if (wanted != nullptr &&
+      wanted->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) {
+    note_descriptor(wanted->handle.fd);
+  }
+}
+
 void record(const Done& done) {
   if (!tracing()) return;
   const Call& call = kCalls[done.call];

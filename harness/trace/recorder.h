@@ -16,6 +16,7 @@ struct Call {
   uint32_t identifier;  ///< CUPTI's number
   void (*write_arguments)(Line&, const void* parameters, bool ok);
   bool waits;            ///< the call may wait for another process
+  bool takes;            ///< the call may take over a descriptor
   bool only_refused;     ///< a call that succeeds is not recorded
   const char* declared;  ///< names of the call and its arguments, as JSON
 };
@@ -41,6 +42,9 @@ void write_calls(const std::function<void(const Line&)>& put);
 /// arguments that the call got.
 void record_wait(int call, CUcontext context, const void* parameters);
 
+/// Remembers the descriptor that a call may take over.
+void record_taking(const void* parameters);
+
 /// Writes a call.
 void record(const Done& done);
 
@@ -56,6 +60,14 @@ void write_pointers(Line& line, CUfunction function, void** arguments);
 /// also recorded (system.cc), because the descriptor belongs to CUDA or may
 /// belong to CUDA.
 void write_descriptor(Line& line, int descriptor, bool note);
+
+/// Does what write_descriptor() does with `note`, without a line.
+void note_descriptor(int descriptor);
+
+/// Writes a noted descriptor that the driver may have closed: as it was before
+/// the call. A later use of a closed one is recorded until its number has
+/// another file.
+void write_given_away(Line& line, int descriptor);
 
 /// Writes that the CUDA runtime refused a call without a call of the driver.
 /// `argument` is the call's number, such as a device, or -1.

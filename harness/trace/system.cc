@@ -22,6 +22,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "line.h"
 #include "log.h"
@@ -61,6 +62,12 @@ std::map<int, Identity>& noted() {
   return all;
 }
 
+// Those that the driver has taken over and closed.
+std::set<int>& given_away() {
+  static auto& all = *new std::set<int>;
+  return all;
+}
+
 bool is_noted(int descriptor) {
   const auto word = static_cast<size_t>(descriptor) / 64;
   return descriptor >= 0 && word < std::size(noted_bits) &&
@@ -74,7 +81,18 @@ void note(int descriptor, const Identity& identity) {
   if (descriptor < 0 || word >= std::size(noted_bits)) return;
   const std::lock_guard lock(noted_mutex());
   noted()[descriptor] = identity;
+  given_away().erase(descriptor);
   noted_bits[word].fetch_or(uint64_t{1} << (descriptor % 64));
+}
+
+bool is_given_away(int descriptor, Identity* identity) {
+  const std::lock_guard lock(noted_mutex());
+  const auto found = noted().find(descriptor);
+  if (given_away().count(descriptor) == 0 || found == noted().end()) {
+    return false;
+  }
+  *identity = found->second;
+  return true;
 }
 
 void write_identity(Line& line, int descriptor, const Identity& identity) {
@@ -244,8 +262,33 @@ void write_descriptor(Line& line, int descriptor, bool noted) {
   if (identify(descriptor, &identity)) {
     if (noted) note(descriptor, identity);
     write_identity(line, descriptor, identity);
+  } else if (is_given_away(descriptor, &identity)) {
+    write_identity(line, descriptor, identity);
   } else {
     line.raw("null");
+  }
+}
+
+void note_descriptor(int descriptor) {
+  Identity identity;
+  if (identify(descriptor, &identity)) note(descriptor, identity);
+}
+
+void write_given_away(Line& line, int descriptor) {
+  {
+    const std::lock_guard lock(noted_mutex());
+    const auto before = noted().find(descriptor);
+    Identity present;
+    if (before != noted().end() &&
+        !(identify(descriptor, &present) && present == before->second)) {
+      given_away().insert(descriptor);
+    }
+  }
+  Identity identity;
+  if (is_given_away(descriptor, &identity)) {
+    write_identity(line, descriptor, identity);
+  } else {
+    write_descriptor(line, descriptor, false);
   }
 }
 
@@ -258,8 +301,10 @@ EXPORTED int close(int descriptor) {
   static const auto real = next<int(int)>("close");
   if (is_noted(descriptor) && tracing() && own_process()) {
     Identity identity{};
+    bool taken = false;
     {
       const std::lock_guard lock(noted_mutex());
+      taken = given_away().erase(descriptor) != 0;
       if (const auto found = noted().find(descriptor); found != noted().end()) {
         identity = found->second;
         noted().erase(found);
@@ -268,12 +313,13 @@ EXPORTED int close(int descriptor) {
           ~(uint64_t{1} << (descriptor % 64)));
     }
     Identity present;
-    if (identify(descriptor, &present) && present == identity) {
+    const bool open = identify(descriptor, &present);
+    if (taken ? !open : open && present == identity) {
       Line line;
       begin_event(line, "close");
       line.raw(",\"descriptor\":");
       write_identity(line, descriptor, identity);
-      write(line.raw("}"));
+      write(line.raw(taken ? ",\"taken\":true}" : "}"));
     }
   }
   return real(descriptor);

@@ -25,6 +25,7 @@ MAKES = {
     "cuIpcOpenMemHandle": ("opened handle", "pdptr"),
     "cuMemCreate": ("memory handle", "handle"),
     "cuMemImportFromShareableHandle": ("memory handle", "handle"),
+    "cuExternalMemoryGetMappedBuffer": ("device memory", "devPtr"),
     "cuMemRetainAllocationHandle": ("memory handle", "handle"),
     "cuMemAddressReserve": ("addresses", "ptr"),
     "cuMemMap": ("mapping", "ptr"),

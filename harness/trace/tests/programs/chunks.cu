@@ -224,6 +224,51 @@ void imports_as_a_pool(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+CUexternalMemory import_external(int fd) {
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC wanted{};
+  wanted.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+  wanted.handle.fd = fd;
+  wanted.size = kBytes;
+  CUexternalMemory object = nullptr;
+  CU_CHECK(DRIVER(cuImportExternalMemory)(&object, &wanted));
+  return object;
+}
+
+void end_external(CUexternalMemory object) {
+  CUDA_EXTERNAL_MEMORY_BUFFER_DESC part{};
+  part.size = kBytes;
+  CUdeviceptr address = 0;
+  CU_CHECK(DRIVER(cuExternalMemoryGetMappedBuffer)(&address, object, &part));
+  touch(reinterpret_cast<void*>(address));
+  CU_CHECK(DRIVER(cuMemFree)(address));
+  CU_CHECK(DRIVER(cuDestroyExternalMemory)(object));
+}
+
+void closes_what_is_taken(Channel& channel, bool wrong) {
+  CUDA_CHECK(cudaFree(nullptr));
+  static_cast<void>(channel.receive<int>("number"));
+  const int fd = channel.receive_descriptor("descriptor");
+  const CUexternalMemory object = import_external(fd);
+  if (wrong) close(fd);
+  end_external(object);
+  channel.signal("done");
+}
+
+void imports_what_is_taken(Channel& channel, bool wrong) {
+  CUDA_CHECK(cudaFree(nullptr));
+  static_cast<void>(channel.receive<int>("number"));
+  const int fd = channel.receive_descriptor("descriptor");
+  const int copy = wrong ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  const CUexternalMemory object = import_external(copy);
+  Chunk chunk;
+  if (import(&chunk, fd) == CUDA_SUCCESS) {
+    CU_CHECK(DRIVER(cuMemRelease)(chunk));
+    close(fd);
+  }
+  end_external(object);
+  channel.signal("done");
+}
+
 void maps_more(Channel& channel, bool wrong) {
   const Chunk chunk = receive(channel);
   const size_t size = wrong ? 2 * kBytes : kBytes;
@@ -244,6 +289,23 @@ void leaves_a_descriptor(Channel& channel, bool wrong) {
   if (!wrong) close(fd);
   channel.wait("done");
   CU_CHECK(DRIVER(cuMemRelease)(chunk));
+}
+
+void leaves_a_dma_buf(Channel& channel, bool wrong) {
+  void* data = allocate();
+  int fd = -1;
+  CU_CHECK(DRIVER(cuMemGetHandleForAddressRange)(
+      &fd, reinterpret_cast<CUdeviceptr>(data), kBytes,
+      CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+  channel.send_descriptor("descriptor", fd);
+  if (!wrong) close(fd);
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+void closes_a_dma_buf(Channel& channel, bool) {
+  close(channel.receive_descriptor("descriptor"));
+  channel.signal("done");
 }
 
 void exports_what_is_not_shareable(Channel& channel, bool wrong) {
@@ -268,7 +330,10 @@ const std::vector<Case> kChunks = {
     {"bad-descriptor.kind", lends, imports_as_a_pool},
     {"bad-descriptor.cut", lends_two_in_a_message, has_room_for_one},
     {"bad-descriptor.closed", closes_before_it_sends, imports_what_came},
+    {"descriptor-taken-over", lends, closes_what_is_taken},
+    {"descriptor-taken-over.import", lends, imports_what_is_taken},
     {"mapped-with-another-size", lends, maps_more},
     {"descriptor-left-open.chunk", leaves_a_descriptor, borrows},
+    {"descriptor-left-open.dma-buf", leaves_a_dma_buf, closes_a_dma_buf},
     {"not-exportable.chunk", exports_what_is_not_shareable, waits},
 };

@@ -14,6 +14,8 @@ from ipclab.trace.things import Handle, Memory, Pool, Space
 IMPORTED_BY = {
     "chunk": "import memory of cuMemCreate by cuMemImportFromShareableHandle",
     "pool": "import a pool by cudaMemPoolImportFromShareableHandle",
+    "dma-buf": "a dma-buf is for mmap and for other drivers; between CUDA processes "
+    "export memory of cuMemCreate by cuMemExportToShareableHandle",
 }
 
 
@@ -62,6 +64,7 @@ def _got(
 ) -> None:
     """Note that a process has received a copy of a descriptor."""
     space.descriptors[descriptor["fd"]] = (handle, descriptor)
+    space.taken.pop(descriptor["fd"], None)
     if handle is not None:
         handle.copies += 1
 
@@ -78,7 +81,27 @@ def _take(state: State, space: Space, event: Event) -> None:
         state.concerns(event)
 
 
+def _used_after_import(
+    state: State, space: Space, entry: Call | Event, what: str, number: int
+) -> bool:
+    """Add a finding if external memory has taken over the descriptor with a number."""
+    taken = space.taken.get(number)
+    if taken is not None:
+        state.found(
+            "descriptor-taken-over",
+            entry,
+            f"{what} of descriptor {number}, which an import of external memory has "
+            "taken over",
+            other=taken,
+        )
+    return taken is not None
+
+
 def _close(state: State, space: Space, event: Event) -> None:
+    if event.facts.get("taken"):
+        number = event.facts["descriptor"]["fd"]
+        _used_after_import(state, space, event, "close", number)
+        return
     handle = state.handle_behind(space, event.facts["descriptor"])
     if handle is not None:
         handle.closes.append(event)
@@ -116,9 +139,13 @@ def refused_import(
     state: State, space: Space, call: Call, handle: Handle | None, kind: str, row: str
 ) -> None:
     """Add a finding if the descriptor of a refused import belongs to another thing."""
+    given = call.arguments.get("osHandle", call.arguments.get("handle"))
+    if isinstance(given, dict) and _used_after_import(
+        state, space, call, call.name, given["fd"]
+    ):
+        return
     if handle is not None and handle.kind == kind:
         return
-    given = call.arguments.get("osHandle", call.arguments.get("handle"))
     early = space.early.get(given["fd"]) if isinstance(given, dict) else None
     text, instead = "a descriptor of no export", ""
     if handle is not None:

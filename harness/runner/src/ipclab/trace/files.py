@@ -404,6 +404,7 @@ def _ends(
 # Calls that only an importer makes successfully.
 IMPORTS = frozenset(
     (
+        "cuImportExternalMemory",
         "cuIpcOpenEventHandle",
         "cuIpcOpenMemHandle",
         "cuMemImportFromShareableHandle",

@@ -100,6 +100,13 @@ RULES: dict[str, tuple[str, str]] = {
         "VMM-11",
         "import the descriptor that came through the socket, not its number",
     ),
+    "descriptor-taken-over": (
+        "VMM-13",
+        "after an import of external memory the descriptor belongs to the driver: "
+        "never close it or use it again, its number may be that of another file; to "
+        "keep one, import a copy (dup). cuMemImportFromShareableHandle takes nothing "
+        "over",
+    ),
     "descriptor-left-open": (
         "VMM-13",
         "close the descriptor after it was sent or imported",

@@ -74,6 +74,9 @@ def _free(state: State, space: Space, call: Call) -> None:
         closed(state, space, item, call)
     elif isinstance(item, Memory):
         freed(state, space, item, call)
+    else:  # a buffer of external memory
+        item.unmapped = call
+        space.addresses.remove(item.address)
 
 
 def freed(state: State, space: Space, memory: Memory, entry: Entry) -> None:

@@ -123,6 +123,9 @@ def _not_released(state: State, space: Space) -> None:
                 process,
                 f"{mapping.chunk.opening.name} was mapped at "
                 f"{mapping.address:#x} and never unmapped",
+                instead="free a buffer of external memory: cuMemFree"
+                if mapping.made is mapping.access
+                else "",
                 other=mapping.made,
             )
     for event in space.events.values():

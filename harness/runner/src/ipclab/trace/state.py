@@ -182,6 +182,7 @@ class State:
             self.by_file.append(handle)
             space = self.spaces[handle.process]
             space.descriptors[handle.descriptor["fd"]] = (handle, handle.descriptor)
+            space.taken.pop(handle.descriptor["fd"], None)
 
     def _address(self, memory: Memory) -> int:
         """Where memory is in its owner; 0 if it is a chunk that is not mapped."""

@@ -11,6 +11,7 @@ from ipclab.trace import (
     chunks,
     descriptors,
     events,
+    external,
     files,
     graphs,
     memory,
@@ -38,6 +39,7 @@ HANDLERS: dict[str, Handler] = {
     **uses.HANDLERS,
     **events.HANDLERS,
     **chunks.HANDLERS,
+    **external.HANDLERS,
     **pools.HANDLERS,
 }
 EVENTS: dict[str, EventHandler] = {**descriptors.EVENTS, **processes.EVENTS}

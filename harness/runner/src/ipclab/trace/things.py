@@ -52,7 +52,7 @@ class Memory:
 class Handle:
     """A handle that one process sends to another: bytes or a descriptor."""
 
-    kind: str  # memory, event, chunk, pool, pointer
+    kind: str  # memory, event, chunk, pool, pointer, dma-buf
     process: Process
     of: Memory | SharedEvent | Pool
     made: Call
@@ -261,9 +261,12 @@ class Space:
     gone: Addresses[Range] = field(default_factory=Addresses)  # closed imports
     pinned: Addresses[Pinned] = field(default_factory=Addresses)
     chunks: dict[int, Chunk] = field(default_factory=dict)
+    external: dict[int, Chunk] = field(default_factory=dict)  # external memory
     events: dict[int, SharedEvent | EventOpening] = field(default_factory=dict)
     pools: dict[int, Pool] = field(default_factory=dict)
     descriptors: dict[int, tuple[Handle | None, Any]] = field(default_factory=dict)
+    # The import that has taken over the descriptor with a number.
+    taken: dict[int, Call] = field(default_factory=dict)
     # The last export of a descriptor's number that was closed; what was sent with such
     # a number, by the number here; how many descriptors of how many a message has lost.
     closed: dict[int, Handle] = field(default_factory=dict)
