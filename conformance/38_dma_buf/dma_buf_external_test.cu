@@ -161,17 +161,17 @@ static void try_to_import_others(
   const Mapping mapping(chunk, bytes);
   mapping.fill(pattern("exporter"));
   by_both_apis([&](auto api) {
-    const auto attempt = [&](const std::string& what, Wanted wanted) {
+    Answers of_others, of_memory;
+    const auto attempt = [&](Answers& answers, const std::string& what,
+                             Wanted wanted) {
       SCOPED_TRACE(what);
       const FileIdentity before(wanted.descriptor);
       Sentinel<cudaExternalMemory_t> memory;
       const auto code = import_external(api, memory.out(), wanted);
       cudaGetLastError();
-      me.observe(what + by_the(api) + ": " + name_of(code));
-      if (code == decltype(code){}) {
-        EXPECT_TRUE(memory.touched());
-        if (memory.touched()) destroy_external(api, memory.value);
-        return;  // the descriptor was taken over
+      if (answers.accepted(code)) {  // the descriptor was taken over
+        CALL(destroy_external(api, memory.result()));
+        return;
       }
       then(what, wanted.descriptor, before);
       // Closes what is still the caller's own.
@@ -179,15 +179,23 @@ static void try_to_import_others(
         close(wanted.descriptor);
     };
     for (Candidate& other : foreign_descriptors())
-      if (other.owned) attempt(other.what, {other.owned.release(), bytes});
-    const auto own = [&] { return chunk.descriptor().release(); };
-    attempt("memory, with size 0", {own(), 0});
-    attempt("memory, with flags 2", {own(), bytes, 2});
-    attempt("memory, with flags 8", {own(), bytes, 8});
-    attempt("memory, of type 0", {own(), bytes, 0, 0});
-    attempt("memory, of type 99", {own(), bytes, 0, 99});
-    attempt("memory, of Windows's type",
-            {own(), bytes, 0, CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32});
+      if (other.owned)
+        attempt(of_others, other.what, {other.owned.release(), bytes});
+    const auto try_memory = [&](const char* what, size_t told, unsigned flags,
+                                int type) {
+      attempt(of_memory, what,
+              {chunk.descriptor().release(), told, flags, type});
+    };
+    constexpr int kOpaque = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    try_memory("memory, with size 0", 0, 0, kOpaque);
+    try_memory("memory, with flags 2", bytes, 2, kOpaque);
+    try_memory("memory, with flags 8", bytes, 8, kOpaque);
+    try_memory("memory, of type 0", bytes, 0, 0);
+    try_memory("memory, of type 99", bytes, 0, 99);
+    try_memory("memory, of Windows's type", bytes, 0,
+               CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32);
+    of_others.tell(me, "imports of other things" + by_the(api));
+    of_memory.tell(me, "imports with wrong size, flags or type" + by_the(api));
   });
   EXPECT_READS(mapping, pattern("exporter"));
   EXPECT_TRUE(context_is_usable());
@@ -220,18 +228,18 @@ TEST(ExternalMemory, WhatIsNoMemory) {
             [](Role& me) {
               const size_t bytes = granule();
               by_both_apis([&](auto api) {
+                Answers answers;
                 for (const int number : {-1, INT_MAX, INT_MIN}) {
                   Sentinel<cudaExternalMemory_t> memory;
                   const auto code =
                       import_external(api, memory.out(), {number, bytes});
                   cudaGetLastError();
-                  me.observe("number " + std::to_string(number) + by_the(api) +
-                             ": " + name_of(code));
-                  if (code == decltype(code){})
+                  if (answers.accepted(code))
                     CALL(destroy_external(api, memory.result()));
                   else
                     note_touched(me, memory, "the import");
                 }
+                answers.tell(me, "imports of no descriptor" + by_the(api));
               });
               try_to_import_others(
                   me, [](const std::string&, int, FileIdentity) {});
@@ -341,7 +349,7 @@ TEST(ExternalMemory, ABufferIsFreed) {
   needs(gpus(1), vmm_fd, external_memory, alone);
   Scenario scenario;
   scenario.role("importer", [](Role&) {
-    const size_t bytes = 32 * granule();
+    const size_t bytes = 8 * granule();
     by_both_apis([&](auto api) {
       Chunk chunk = Chunk::create(bytes);
       Mapping mapping(chunk, bytes);
@@ -380,7 +388,7 @@ TEST(ExternalMemory, ABufferIsFreedAfterTheDestroy) {
   needs(gpus(1), vmm_fd, external_memory, alone);
   Scenario scenario;
   scenario.role("importer", [](Role&) {
-    const size_t bytes = 32 * granule();
+    const size_t bytes = 8 * granule();
     by_both_apis([&](auto api) {
       Chunk chunk = Chunk::create(bytes);
       Mapping mapping(chunk, bytes);
@@ -643,6 +651,7 @@ TEST(ExternalMemory, ARefusedSemaphoreLeavesTheDescriptor) {
           "importer",
           [](Role& me) {
             by_both_apis([&](auto api) {
+              Answers answers;
               for (
                   const int type :
                   {int{CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD},
@@ -658,8 +667,7 @@ TEST(ExternalMemory, ARefusedSemaphoreLeavesTheDescriptor) {
                   const auto code =
                       import_semaphore(api, made.out(), number, type);
                   cudaGetLastError();
-                  me.observe(what + ": " + name_of(code));
-                  if (code == decltype(code){}) {
+                  if (answers.accepted(code)) {
                     destroy_semaphore(api, made.result());
                     continue;
                   }
@@ -668,6 +676,8 @@ TEST(ExternalMemory, ARefusedSemaphoreLeavesTheDescriptor) {
                       << what << ": the descriptor is closed";
                   if (before.open && still_open) close(number);
                 }
+              answers.tell(
+                  me, "imports of other things as semaphores" + by_the(api));
             });
             EXPECT_TRUE(context_is_usable());
           })

@@ -64,7 +64,7 @@ TEST(DmaBuf, APartOfMemoryIsExported) {
                  {"the last page", bytes - page, page}};
     for (const auto& part : parts) {
       const Export range(memory.address() + part.offset, part.size);
-      if (beyond_the_model(me, range)) continue;
+      if (part.offset != 0 && beyond_the_model(me, range)) continue;
       EXPECT_EQ(range.code, CUDA_SUCCESS)
           << part.what << ": " << name_of(range.code);
       EXPECT_TRUE(range.is_open()) << part.what;
@@ -523,7 +523,7 @@ TEST(DmaBuf, ADescriptorAfterTheFree) {
   needs(gpus(1), dma_buf, vmm, alone);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = 32 * granule();
+    const size_t bytes = 16 * granule();
     EXPECT_TRUE(context_is_usable());
     DriverBuffer buffer(bytes);
     buffer.fill(pattern("exporter"));

@@ -72,8 +72,9 @@ inline Descriptor dma_buf_of(CUdeviceptr address, size_t bytes) {
   return std::move(range.descriptor);
 }
 
-/// Is this the reference model? It makes a dma-buf only of a range that begins
-/// where memory begins, and lies in one memory.
+/// Is this the reference model? Where it has dma-bufs that can be mapped, it
+/// makes one only of a range that begins where memory begins, and lies in one
+/// memory.
 inline bool is_the_model() {
   cudaDeviceProp properties;
   CALL(cudaGetDeviceProperties(&properties, 0));
@@ -85,8 +86,8 @@ inline bool is_the_model() {
 inline bool beyond_the_model(Role& me, const Export& range) {
   if (range.code != CUDA_ERROR_NOT_SUPPORTED || !is_the_model()) return false;
   me.not_applicable(
-      "the reference model makes a dma-buf only of one memory, from its first "
-      "byte on");
+      "the reference model can map a dma-buf only of one memory, from its "
+      "first byte on");
   return true;
 }
 

@@ -165,7 +165,7 @@ FAULTS {
         });
       });
 
-  fault("external-destroy-clears", {"XMEM-10", "XMEM-11"},
+  fault("external-destroy-clears", {"XMEM-10"},
         "the destroy of an object clears its memory")
       .before({kDestroyExternal}, [](Call& call) {
         for (const auto& [address, part] : external_parts.all())

@@ -72,8 +72,7 @@ int with_descriptor(Call& call) {
 FAULTS {
   fault("dmabuf-malloc-refused", {"DBUF-01"},
         "there is no dma-buf of memory of cuMemAlloc")
-      .on({kGetRange}, WHEN(!is_of_chunks(call)),
-          refuses(CUDA_ERROR_NOT_SUPPORTED));
+      .on({kGetRange}, WHEN(!is_of_chunks(call)), refuses());
 
   fault("dmabuf-part-refused", {"DBUF-01"},
         "there is a dma-buf of whole memory of cuMemAlloc only")
@@ -118,8 +117,8 @@ FAULTS {
       });
 
   fault("dmabuf-refusal-leaks",
-        {"DBUF-04", "DBUF-05", "DBUF-06", "DBUF-07", "DBUF-08", "DBUF-09",
-         "DBUF-10", "DBUF-12"},
+        {"DBUF-04", "DBUF-05", "DBUF-06", "DBUF-07", "DBUF-09", "DBUF-10",
+         "DBUF-12"},
         "a refused call leaves a descriptor open")
       .on_refusal({kGetRange}, [](Call&) { open_device(O_RDWR); });
 
@@ -127,13 +126,24 @@ FAULTS {
         "a refused call clears memory")
       .on_refusal({kGetRange}, clears_memory);
 
-  fault("dmabuf-refusal-loses-context", {"DBUF-07", "DBUF-08", "DBUF-11"},
+  fault("dmabuf-refusal-loses-context", {"DBUF-07"},
         "after a refused call the context cannot be used")
       .on_refusal({kGetRange}, NOTE(marks.put(0)))
       .on({kMalloc}, WHEN(marks.has(0)), refuses());
 
+  fault("dmabuf-clears-several", {"DBUF-08"},
+        "a dma-buf of several allocations clears the first one")
+      .before({kGetRange}, WHEN(has_several_chunks(call)), [](Call& call) {
+        const CUdeviceptr begin = mapping_at(first(call));
+        return cleared(begin, mappings.get(begin).bytes);
+      });
+
+  fault("ok-dmabuf-alike-checked", {"DBUF-08"},
+        "a range with different memory behind it is refused")
+      .on({kGetRange}, WHEN(has_several_chunks(call)), refuses());
+
   fault("ok-dmabuf-any-range",
-        {"DBUF-05", "DBUF-06", "DBUF-07", "DBUF-08", "DBUF-09", "DBUF-12"},
+        {"DBUF-05", "DBUF-06", "DBUF-07", "DBUF-09", "DBUF-12"},
         "the export of any range as a dma-buf gives a descriptor")
       .on_refusal({kGetRange}, with_descriptor);
 
