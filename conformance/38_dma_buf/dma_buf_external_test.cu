@@ -127,7 +127,7 @@ TEST(ExternalMemory, ABufferBeginsAtItsOffset) {
 TEST(ExternalMemory, AnImportTakesTheDescriptor) {
   covers("XMEM-03");
   needs(gpus(1), vmm_fd, external_memory);
-  Scenario scenario(Scenario::kShared);
+  Scenario scenario;
   scenario.role("importer", [](Role&) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::create(bytes);

@@ -147,7 +147,8 @@ TEST(DmaBuf, SeveralAllocationsAreOneRange) {
 TEST(DmaBuf, EachCallGivesADescriptor) {
   covers("DBUF-04");
   needs(gpus(1), dma_buf);
-  run_one([](Role& me) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const DriverBuffer memory(bytes);
     memory.fill(pattern("exporter"));
@@ -179,6 +180,7 @@ TEST(DmaBuf, EachCallGivesADescriptor) {
         },
         Judge::kProcess);
   });
+  scenario.run(20s);
 }
 
 // Makes a call that the caller must not make. Nobody may be harmed: a success

@@ -94,7 +94,8 @@ FAULTS {
       .after({kMapExternal}, gives_copy);
 
   fault("external-map-clears",
-        {"XMEM-01", "XMEM-02", "XMEM-08", "XMEM-11", "XMEM-12"},
+        {"XMEM-01", "XMEM-02", "XMEM-06", "XMEM-07", "XMEM-08", "XMEM-11",
+         "XMEM-12", "XMEM-14"},
         "the mapping of a buffer clears the memory")
       .after({kMapExternal}, clears_part);
 

@@ -210,7 +210,7 @@ FAULTS {
           WHEN(is_of_chunks(call) && mapping_at(first(call) + size(call)) != 0),
           DO(void(first(call) += size(call))));
 
-  fault("dmabuf-of-earlier-memory", {"DBUF-18"},
+  fault("dmabuf-of-earlier-memory", {"DBUF-18", "DBUF-19"},
         "the new handle of a range still shows the memory that was there at "
         "the first call")
       .on_machine(kMapsDmaBufs)
