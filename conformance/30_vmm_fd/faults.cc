@@ -820,9 +820,9 @@ FAULTS {
         {"VMM-06", "POOL-06", "POOL-07", "VMM-07", "VMM-08", "VMM-10", "VMM-13",
          "VMM-43", "VMM-17",  "VMM-18",  "VMM-19", "VMM-20", "VMM-21", "VMM-22",
          "VMM-23", "VMM-24",  "VMM-25",  "VMM-26", "VMM-31", "VMM-32", "VMM-33",
-         "VMM-34", "VMM-35",  "VMM-36",  "VMM-37", "VMM-39", "VMM-42", "VMM-44",
-         "VMM-15", "VMM-27",  "VMM-28",  "VMM-29", "VMM-30", "VMM-38", "VMM-04",
-         "VMM-05", "VMM-09",  "VMM-11",  "VMM-12"},
+         "VMM-34", "VMM-35",  "VMM-36",  "VMM-37", "VMM-39", "VMM-44", "VMM-15",
+         "VMM-27", "VMM-28",  "VMM-29",  "VMM-30", "VMM-38", "VMM-04", "VMM-05",
+         "VMM-09", "VMM-11",  "VMM-12"},
         "the descriptor of an export stays open in programs that the process "
         "starts")
       .after(

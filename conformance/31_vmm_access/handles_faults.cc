@@ -25,12 +25,6 @@ int properties_unwritten(Call& call, size_t begin) {
   return code;
 }
 
-// The export succeeds and gives a descriptor of something else.
-int gives_null_device(Call& call) {
-  *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-  return accepted(call);
-}
-
 // The program gets another handle, which then has a release too many: its mark
 // counts them.
 int handle_given(Call& retain, Chunk other) {
@@ -177,10 +171,6 @@ FAULTS {
         copy(other, chunk_of(call), bytes(call));
         return map_instead(call, other);
       });
-
-  fault("ok-dmabuf-any-range", {"VMM-42"},
-        "the export of any range as a dma-buf gives a descriptor")
-      .on_refusal({kGetRange}, gives_null_device);
 
   fault("retain-import-refused", {"VMM-32"},
         "the handle of an imported mapping cannot be retained")

@@ -2,7 +2,6 @@
 // Mirror of samples/31_vmm_access.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 
 #include <array>
 #include <cstddef>
@@ -451,46 +450,6 @@ TEST(VmmAccess, FlagsAreRequests) {
                std::to_string(flags.gpuDirectRDMACapable));
     me.signal("done");
     reads_compressible_memory(me);
-  });
-  scenario.run(20s);
-}
-
-TEST(VmmAccess, ADmaBufIsAnotherExport) {
-  covers("VMM-42");
-  needs(gpus(1), vmm);
-  Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
-    const Chunk chunk =
-        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
-    const Mapping mapping(chunk, bytes);
-    mapping.fill(pattern("exporter"));
-    const auto export_range = [&](CUdeviceptr address, size_t size) {
-      Sentinel<int> number;
-      const CUresult code = NOTED(DRIVER(cuMemGetHandleForAddressRange)(
-          number.out(), address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
-      if (code == CUDA_SUCCESS) {
-        const Descriptor descriptor(number.result());
-        EXPECT_NE(fcntl(descriptor.get(), F_GETFD), -1);
-      }
-      return code;
-    };
-    me.observe(
-        "DMA_BUF_SUPPORTED " +
-        std::to_string(attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)) +
-        ", cuMemGetHandleForAddressRange: " +
-        name_of(export_range(mapping.address(), bytes)));
-    const CUresult unaligned = export_range(mapping.address() + 16, bytes / 2);
-    me.observe("of an unaligned range: " + name_of(unaligned));
-    me.observe("of a size that is no multiple of a page: " +
-               name_of(export_range(mapping.address(), bytes - 16)));
-    const Reservation range(2 * bytes);
-    range.map(0, bytes, chunk);
-    me.observe("of a range with a hole: " +
-               name_of(export_range(range.at(0), range.bytes())));
-    range.unmap(0, bytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
 }

@@ -28,6 +28,13 @@ inline const Need host_vmm{"host_vmm"};  ///< cuMemCreate, location HOST
 inline const Need numa_vmm{"numa_vmm"};  ///< … location HOST_NUMA, node 0
 inline const Need host_pools{"host_pools"};  ///< a pool, location HOST
 inline const Need numa_pools{"numa_pools"};  ///< … location HOST_NUMA, node 0
+/// cuMemGetHandleForAddressRange gives a dma-buf, as the attribute says
+inline const Need dma_buf{"dma_buf"};
+/// … that a process maps without CUDA, as the attribute says
+inline const Need dma_buf_mmap{"dma_buf_mmap"};
+/// cuImportExternalMemory imports memory of cuMemCreate. No sentence says what
+/// can be imported; this needs no graphics API.
+inline const Need external_memory{"external_memory"};
 inline const Need peer_access{"peer_access"};  ///< GPU 0 reaches GPU 1
 inline const Need managed{"managed"};          ///< cudaMallocManaged
 inline const Need tegra{"tegra"};              ///< an integrated GPU

@@ -246,6 +246,28 @@ bool use_once() {
          cudaDeviceSynchronize() == cudaSuccess;
 }
 
+// Imports memory of cuMemCreate as external memory, and destroys the import.
+Attempt try_external_memory() {
+  constexpr char kName[] = "cuImportExternalMemory";
+  try {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC wanted{};
+    wanted.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    // A driver may have closed it even if it refuses the import, so nobody
+    // else closes it.
+    wanted.handle.fd = chunk.descriptor().release();
+    wanted.size = bytes;
+    CUexternalMemory memory = nullptr;
+    const CUresult code = DRIVER(cuImportExternalMemory)(&memory, &wanted);
+    if (code == CUDA_SUCCESS) DRIVER(cuDestroyExternalMemory)(memory);
+    return tried(kName, code);
+  } catch (const CallFailed& failed) {
+    cudaGetLastError();
+    return {failed.call, failed.seen, false};
+  }
+}
+
 Attempt try_managed() {
   void* memory = nullptr;
   const cudaError_t code = cudaMallocManaged(&memory, 1);
@@ -406,6 +428,19 @@ const std::vector<Question>& questions() {
          });
        },
        "the same on one NUMA node; a descriptor can share it"},
+      {"dma_buf", "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED",
+       [] { return ask(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED); },
+       attribute_alone, "lend memory to drivers of other devices"},
+      {"dma_buf_mmap", "CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED",
+       [] { return ask(CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED); },
+       attribute_alone, "lend memory to processes without CUDA"},
+      {"external_memory",
+       "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+       [] {
+         return ask(
+             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+       },
+       try_external_memory, "import such memory as Vulkan's is imported"},
       {"peer_access", "cudaDeviceCanAccessPeer(0, 1)", ask_peer_access,
        try_peer_access, "GPU 0 reaches the memory of GPU 1"},
       {"managed", "cudaDevAttrManagedMemory",

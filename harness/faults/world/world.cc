@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "harness/faults/world/chunks.h"
+#include "harness/faults/world/external.h"
 #include "harness/faults/world/legacy.h"
 #include "harness/faults/world/marks.h"
 #include "harness/faults/world/pools.h"
@@ -30,6 +31,9 @@ constexpr Part kParts[] = {
      {"cuMemCreate", "cuMemImportFromShareableHandle",
       "cuMemExportToShareableHandle", "cuMemRelease", "cuMemAddressReserve",
       "cuMemAddressFree", "cuMemMap", "cuMemUnmap"}},
+    {note_external,
+     {"cudaImportExternalMemory", "cudaExternalMemoryGetMappedBuffer",
+      "cudaDestroyExternalMemory", "cudaFree"}},
     {note_pools,
      {"cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync",
       "cudaMemPoolCreate", "cudaMemPoolImportFromShareableHandle",
