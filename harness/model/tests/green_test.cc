@@ -94,22 +94,24 @@ TEST(ContextEvent, AWaitHoldsAllStreamsAndThoseOfLater) {
   const GreenContext green;
   const cudaStream_t early = stream_with(cudaStreamNonBlocking);
   const cudaStream_t part = green.stream();
-  ASSERT_EQ(cuCtxSetCurrent(other), CUDA_SUCCESS);
-  Latch latch(elsewhere);
-  ASSERT_EQ(cuEventRecord(event, elsewhere), CUDA_SUCCESS);
-  EXPECT_EQ(cuCtxRecordEvent(context, event), CUDA_ERROR_INVALID_HANDLE);
-  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-  EXPECT_EQ(cuCtxWaitEvent(context, event), CUDA_SUCCESS);
-  const cudaStream_t late = stream_with(cudaStreamNonBlocking);
-  const cudaStream_t late_part = green.stream();
-  for (const cudaStream_t stream : {early, part, late, late_part}) {
-    EXPECT_FALSE(is_done(stream));
-  }
-  latch.let_go();
-  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  for (const cudaStream_t stream : {early, part, late, late_part}) {
-    EXPECT_TRUE(is_done(stream));
-    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  {
+    ASSERT_EQ(cuCtxSetCurrent(other), CUDA_SUCCESS);
+    Latch latch(elsewhere);
+    ASSERT_EQ(cuEventRecord(event, elsewhere), CUDA_SUCCESS);
+    EXPECT_EQ(cuCtxRecordEvent(context, event), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(cuCtxWaitEvent(context, event), CUDA_SUCCESS);
+    const cudaStream_t late = stream_with(cudaStreamNonBlocking);
+    const cudaStream_t late_part = green.stream();
+    for (const cudaStream_t stream : {early, part, late, late_part}) {
+      EXPECT_FALSE(is_done(stream));
+    }
+    latch.let_go();
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    for (const cudaStream_t stream : {early, part, late, late_part}) {
+      EXPECT_TRUE(is_done(stream));
+      EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    }
   }
   EXPECT_EQ(cuCtxDestroy(other), CUDA_SUCCESS);
 }
@@ -129,15 +131,17 @@ TEST(ContextEvent, AGreenContextRecordsAndWaitsForItselfOnly) {
     latch.let_go();
     latch_of_other.let_go();
   }
-  Latch latch(mine);
-  EXPECT_EQ(cuGreenCtxRecordEvent(first.green, event), CUDA_SUCCESS);
-  EXPECT_FALSE(is_done(event));
-  EXPECT_EQ(cuGreenCtxWaitEvent(second.green, event), CUDA_SUCCESS);
-  EXPECT_FALSE(is_done(other));
-  EXPECT_TRUE(is_done(whole));
-  latch.let_go();
-  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_TRUE(is_done(other));
+  {
+    Latch latch(mine);
+    EXPECT_EQ(cuGreenCtxRecordEvent(first.green, event), CUDA_SUCCESS);
+    EXPECT_FALSE(is_done(event));
+    EXPECT_EQ(cuGreenCtxWaitEvent(second.green, event), CUDA_SUCCESS);
+    EXPECT_FALSE(is_done(other));
+    EXPECT_TRUE(is_done(whole));
+    latch.let_go();
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    EXPECT_TRUE(is_done(other));
+  }
   for (const cudaStream_t stream : {whole, mine, other}) {
     EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   }
