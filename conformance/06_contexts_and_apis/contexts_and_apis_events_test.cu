@@ -203,7 +203,7 @@ void run_with_event(const Body& exporter, const Body& importer) {
     mapping.close();
     me.signal("closed");
   });
-  scenario.run(60s);
+  scenario.run(40s);
 }
 
 // Is the capture of the stream invalid? Ends it.
@@ -686,6 +686,9 @@ TEST(ContextsAndApis, AGreenContextSharesAsThePrimaryContext) {
         if (first == 0 && turn == first) mapping.fill(pattern("importer"));
         EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened[turn]));
       }
+      cudaPointerAttributes attributes{};
+      CALL(cudaPointerGetAttributes(&attributes, opened[0]));
+      EXPECT_NE(attributes.type, cudaMemoryTypeDevice) << "it is closed";
       if (first == 0) me.signal("written");
     }
     me.signal("closed");
