@@ -172,8 +172,9 @@ FAULTS {
 
   fault("context-wait-on-the-host", {"LEVT-31"},
         "a wait by a context returns when the event is complete")
-      .before({kContextWait},
-              DO(DRIVER_CALL(cuEventSynchronize)(call.at<cudaEvent_t>(1))));
+      .before({kContextWait}, [](Call& call) {
+        cudaEventSynchronize(call.at<cudaEvent_t>(1));
+      });
 
   fault("primary-record-without-green", {"LEVT-32"},
         "a record by a primary context does not cover the work of its green "

@@ -150,6 +150,15 @@ void records_late(Role& me, cudaEvent_t event, const Words& memory,
   me.wait("read");
 }
 
+// The wait of a whole context, in a thread: a driver that waits there does not
+// stop the test.
+template <class Whole>
+HostWait wait_in_a_thread(const Whole& whole, cudaEvent_t event) {
+  return HostWait("the wait of a whole context", [whole, event] {
+    return static_cast<cudaError_t>(whole.wait(event));
+  });
+}
+
 // All work that the streams get after the call waits. Earlier work of the first
 // stream does not wait, and neither does this thread.
 template <class Whole>
@@ -162,8 +171,7 @@ void all_wait(Role& me, const Whole& whole, cudaEvent_t event,
   latch.hold(streams[0]);
   CALL(cudaEventRecord(earlier, streams[0]));
   me.wait("recorded");
-  HostWait call("the wait of a whole context",
-                [&] { return static_cast<cudaError_t>(whole.wait(event)); });
+  HostWait call = wait_in_a_thread(whole, event);
   EXPECT_FALSE(call.is_held()) << "the call waits for the event";
   for (size_t i = 0; i < streams.size(); ++i)
     queue_copy(copies[i], memory, streams[i]);
@@ -310,11 +318,14 @@ TEST(ContextsAndApis, AContextWaitsInLaterStreams) {
       [](Role& me, cudaEvent_t event, const Words& memory) {
         const DeviceBuffer copy(kBytes);
         me.wait("recorded");
-        EXPECT_SUCCESS(WholeContext(primary_context()).wait(event));
+        HostWait call =
+            wait_in_a_thread(WholeContext(primary_context()), event);
+        EXPECT_FALSE(call.is_held()) << "the call waits for the event";
         const Stream later;
         queue_copy(copy, memory, later);
         EXPECT_TRUE(is_held(later)) << "a stream that is made after the wait";
         me.signal("waits");
+        EXPECT_EQ(call.join(), cudaSuccess);
         EXPECT_TRUE(passes(later));
         EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
         me.signal("read");
