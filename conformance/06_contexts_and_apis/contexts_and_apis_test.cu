@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/contexts.h"
 
 using namespace ipclab;
 
@@ -49,24 +49,6 @@ bool is_known(const void* pointer) {
   CALL(cudaPointerGetAttributes(&attributes, pointer));
   return attributes.type == cudaMemoryTypeDevice;
 }
-
-// A second context on device 0. It is current while this object exists.
-class SecondContext {
- public:
-  SecondContext() {
-    CUdevice device = 0;
-    CALL(DRIVER(cuDeviceGet)(&device, 0));
-    CALL(create_context(&context_, device));
-  }
-  SecondContext(const SecondContext&) = delete;
-  ~SecondContext() {
-    DRIVER(cuCtxDestroy)(context_);
-    cudaSetDevice(0);  // the primary context is current again
-  }
-
- private:
-  CUcontext context_ = nullptr;
-};
 
 // Judges that the current context cannot open the handle by either API.
 void expect_refused_here(const cudaIpcMemHandle_t& handle) {

@@ -41,6 +41,10 @@ inline const Need tegra{"tegra"};              ///< an integrated GPU
 inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
 /// cuCheckpointProcessGetState answers.
 inline const Need checkpoints{"checkpoints"};
+/// cuCtxRecordEvent succeeds.
+inline const Need context_events{"context_events"};
+/// cuGreenCtxCreate and cuGreenCtxRecordEvent succeed.
+inline const Need green_contexts{"green_contexts"};
 /// What the suite assumes and no sentence promises: while kernels hold four
 /// streams of a process, work of a fifth stream and work of another process are
 /// done. The Programming Guide says of streams that such behaviour "is not

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/scenario/contexts.h"
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/endpoint.h"
 #include "harness/scenario/json.h"
@@ -336,6 +337,32 @@ Attempt try_checkpoints() {
   return tried(kName, get(getpid(), &state));
 }
 
+Attempt try_context_events() {
+  constexpr char kName[] = "cuCtxRecordEvent";
+  const auto record =
+      reinterpret_cast<decltype(&cuCtxRecordEvent)>(newer_entry(kName));
+  if (record == nullptr) return {kName, "not in this driver", false};
+  const SharedEvent event(cudaEventDisableTiming);
+  return tried(kName, record(primary_context(), event));
+}
+
+Attempt try_green_contexts() {
+  constexpr char kName[] = "cuGreenCtxRecordEvent";
+  const auto record =
+      reinterpret_cast<decltype(&cuGreenCtxRecordEvent)>(newer_entry(kName));
+  // The last function that the tests need came with CUDA 12.5.
+  if (record == nullptr || newer_entry("cuGreenCtxStreamCreate") == nullptr)
+    return {"cuGreenCtxStreamCreate", "not in this driver", false};
+  try {
+    const GreenContext green;
+    const SharedEvent event(cudaEventDisableTiming);
+    return tried(kName, record(green, event));
+  } catch (const CallFailed& failed) {
+    cudaGetLastError();
+    return {failed.call, failed.seen, false};
+  }
+}
+
 // An answer that needs no attempt.
 Attempt attribute_alone() { return {"none needed", "cudaSuccess", true}; }
 
@@ -454,6 +481,11 @@ const std::vector<Question>& questions() {
        "streams and processes make progress side by side"},
       {"checkpoints", "cuDriverGetVersion", ask_version, try_checkpoints,
        "suspend a process; one that shares memory: from R610 on"},
+      {"context_events", "cuDriverGetVersion", ask_version, try_context_events,
+       "record an event after the work of all streams of a context"},
+      {"green_contexts", "cuDriverGetVersion", ask_version, try_green_contexts,
+       "contexts with a part of a GPU; they share the primary context's "
+       "memory"},
       {"mig", "MIG in the device's name", [] { return has_mig_name() ? 1 : 0; },
        attribute_alone, "IPC works inside one GPU instance only"},
   };

@@ -41,11 +41,50 @@ extern "C" CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph,
 
 #if CUDA_VERSION < 12040
 using CUgreenCtx = struct CUgreenCtx_st*;
+using CUdevResourceDesc = struct CUdevResourceDesc_st*;
+enum CUdevResourceType {
+  CU_DEV_RESOURCE_TYPE_INVALID = 0,
+  CU_DEV_RESOURCE_TYPE_SM = 1,
+};
+struct CUdevSmResource {
+  unsigned smCount;
+};
+struct CUdevResource {
+  CUdevResourceType type;
+  unsigned char _internal_padding[92];
+  union {
+    CUdevSmResource sm;
+    unsigned char _oversize[48];
+  };
+};
+constexpr unsigned CU_GREEN_CTX_DEFAULT_STREAM = 1;
+extern "C" {
+CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource* resource,
+                                CUdevResourceType type);
+CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned* groups,
+                                     const CUdevResource* input,
+                                     CUdevResource* remaining, unsigned flags,
+                                     unsigned least);
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description,
+                                   CUdevResource* resources, unsigned count);
+CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description,
+                          CUdevice device, unsigned flags);
+CUresult cuGreenCtxDestroy(CUgreenCtx green);
+CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green);
+CUresult cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event);
+CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event);
+}
 #endif
 
 #if CUDA_VERSION < 12050
-extern "C" CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context,
-                                      CUgreenCtx* green);
+extern "C" {
+CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context,
+                           CUgreenCtx* green);
+CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green,
+                                unsigned flags, int priority);
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event);
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event);
+}
 #endif
 
 #if CUDA_VERSION < 12080
@@ -231,6 +270,10 @@ extern "C" CUresult cuDeviceGetP2PAtomicCapabilities(
 #endif
 #undef IPCLAB_NEWER_ATTRIBUTE
 
+static_assert(CU_DEV_RESOURCE_TYPE_SM == 1);
+static_assert(CU_GREEN_CTX_DEFAULT_STREAM == 1);
+static_assert(sizeof(CUdevResource) == 144);
+static_assert(offsetof(CUdevResource, sm) == 96);
 static_assert(CU_PROCESS_STATE_FAILED == 3);
 static_assert(sizeof(CUcheckpointLockArgs) == 64);
 static_assert(offsetof(CUcheckpointLockArgs, timeoutMs) == 0);

@@ -77,13 +77,19 @@ constexpr bool kWritten =
     std::is_same_v<T, CUmemPoolProps> || std::is_same_v<T, CUmemAccessDesc> ||
     std::is_same_v<T, CUDA_MEMCPY2D> || std::is_same_v<T, CUDA_MEMCPY3D>;
 
+#if CUDA_VERSION >= 12040
+using GreenContext = CUgreenCtx;
+#else
+using GreenContext = CUcontext;
+#endif
+
 template <class T>
 constexpr bool kHandle =
-    std::is_same_v<T, CUcontext> || std::is_same_v<T, CUstream> ||
-    std::is_same_v<T, CUevent> || std::is_same_v<T, CUmemoryPool> ||
-    std::is_same_v<T, CUgraph> || std::is_same_v<T, CUgraphExec> ||
-    std::is_same_v<T, CUfunction> || std::is_same_v<T, CUhostFn> ||
-    std::is_same_v<T, CUexternalMemory>;
+    std::is_same_v<T, CUcontext> || std::is_same_v<T, GreenContext> ||
+    std::is_same_v<T, CUstream> || std::is_same_v<T, CUevent> ||
+    std::is_same_v<T, CUmemoryPool> || std::is_same_v<T, CUgraph> ||
+    std::is_same_v<T, CUgraphExec> || std::is_same_v<T, CUfunction> ||
+    std::is_same_v<T, CUhostFn> || std::is_same_v<T, CUexternalMemory>;
 
 template <class T>
 Line& Line::value(const T& argument, bool ok) {

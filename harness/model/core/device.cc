@@ -58,6 +58,12 @@ void activate(Machine&, CUcontext context) {
 void deactivate(CUcontext context) {
   context->active = false;
   context_synchronize(context);
+  {
+    const Locked machine;
+    for (const auto& other : machine->contexts) {
+      if (other->green_of == context) other->active = false;
+    }
+  }
   destroy_streams(context);
   destroy_events(context);
   destroy_modules(context);
@@ -118,14 +124,16 @@ CUresult enter(CUcontext* context) {
   *context = current_context();
   if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!(*context)->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *context = whole_of(*context);
   return static_cast<CUresult>((*context)->sticky.load());
 }
 
 CUresult enter_without_context() {
   if (CUresult error = enter()) return error;
   const CUcontext context = current_context();
-  return context == nullptr ? CUDA_SUCCESS
-                            : static_cast<CUresult>(context->sticky.load());
+  return context == nullptr
+             ? CUDA_SUCCESS
+             : static_cast<CUresult>(whole_of(context)->sticky.load());
 }
 
 bool is_device(int ordinal) {
@@ -164,6 +172,18 @@ CUresult pop_context(CUcontext* context) {
   if (context != nullptr) *context = stack.back();
   stack.pop_back();
   return CUDA_SUCCESS;
+}
+
+CUcontext whole_of(CUcontext context) {
+  return context->green_of != nullptr ? context->green_of : context;
+}
+
+bool is_context(CUcontext context) {
+  const Locked machine;
+  for (const auto& known : machine->contexts) {
+    if (known.get() == context) return true;
+  }
+  return false;
 }
 
 CUresult context_create(CUcontext* context, unsigned flags, int device) {
@@ -213,6 +233,57 @@ CUresult primary_reset(int device) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+// Guarded by the lock of the machine.
+std::vector<std::unique_ptr<CUgreenCtx_st>>& green_contexts() {
+  static auto& list = *new std::vector<std::unique_ptr<CUgreenCtx_st>>;
+  return list;
+}
+}  // namespace
+
+CUresult green_create(CUgreenCtx* green, int device) {
+  CUcontext primary = nullptr;
+  if (CUresult error = primary_retain(&primary, device)) return error;
+  auto made = std::make_unique<CUgreenCtx_st>();
+  *green = made.get();
+  CUcontext context = nullptr;
+  {
+    const Locked machine;
+    context = made->context = new_context(*machine, device, false, 0);
+    context->green_of = primary;
+    green_contexts().push_back(std::move(made));
+    activate(*machine, context);
+  }
+  give_stream(context, context->legacy);
+  return CUDA_SUCCESS;
+}
+
+CUresult green_destroy(CUgreenCtx green) {
+  const CUcontext context = context_of(green);
+  context->active = false;
+  context_synchronize(context);
+  destroy_streams(context);
+  return primary_release(context->device);
+}
+
+CUcontext context_of(CUgreenCtx green) {
+  const Locked machine;
+  for (const auto& known : green_contexts()) {
+    if (known.get() == green) {
+      return green->context->active ? green->context : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+CUgreenCtx green_of(CUcontext context) {
+  const Locked machine;
+  for (const auto& known : green_contexts()) {
+    if (known->context == context) return known.get();
+  }
+  return nullptr;
+}
+
 void context_set_limit(CUcontext context, CUlimit limit, size_t value) {
   const Locked machine;
   context->limits[limit] = value;
@@ -238,7 +309,7 @@ CUresult context_synchronize(CUcontext context) {
   for (const std::shared_ptr<Stream>& stream : streams_of(context)) {
     stream->wait_all();
   }
-  return static_cast<CUresult>(context->sticky.load());
+  return static_cast<CUresult>(whole_of(context)->sticky.load());
 }
 
 void device_drain(int device) {

@@ -17,6 +17,7 @@
 namespace ipclab::model {
 
 class Stream;
+struct ContextWait;
 
 constexpr int kMaxGpus = 8;
 
@@ -35,6 +36,9 @@ struct CUctx_st {
   int device = 0;  ///< ordinal
   int gpu = 0;     ///< number in the profile
   bool primary = false;
+  /// Of a green context: the primary context, whose memory, events and modules
+  /// it uses. A green context only has streams of its own. Null otherwise.
+  CUcontext green_of = nullptr;
   std::atomic<bool> active{false};
   int retained = 0;  ///< references to a primary context
   std::atomic<unsigned> flags{0};
@@ -49,7 +53,19 @@ struct CUctx_st {
   /// Guards the order in which work is given to the streams of this context.
   std::mutex submit_mutex;
   std::shared_ptr<ipclab::model::Stream> legacy;  ///< the default stream
+  /// The other streams. A primary context also has all those of its green
+  /// contexts here.
   std::vector<std::shared_ptr<ipclab::model::Stream>> streams;
+  /// The stream of cuCtxRecordEvent, made by the first call.
+  std::shared_ptr<ipclab::model::Stream> recorder;
+  /// What later streams wait for (cuCtxWaitEvent), also those of green
+  /// contexts.
+  std::vector<std::shared_ptr<ipclab::model::ContextWait>> waits;
+};
+
+/// The object of a CUgreenCtx; never deleted.
+struct CUgreenCtx_st {
+  CUcontext context = nullptr;
 };
 
 namespace ipclab::model {
@@ -68,7 +84,8 @@ CUresult initialise();
 /// function of a stream.
 CUresult enter();
 
-/// Does what enter() does, then finds the current context. Returns
+/// Does what enter() does, then finds the current context; if this is a green
+/// context, its primary context. Returns
 /// CUDA_ERROR_INVALID_CONTEXT if there is none, CUDA_ERROR_CONTEXT_IS_DESTROYED
 /// if the context was destroyed, and otherwise the context's sticky error.
 CUresult enter(CUcontext* context);
@@ -104,6 +121,11 @@ void set_current_context(CUcontext context);  ///< null: pops the top
 void push_context(CUcontext context);
 CUresult pop_context(CUcontext* context);
 
+/// The primary context of a green context; any other context itself.
+CUcontext whole_of(CUcontext context);
+/// False for anything else, so for a green context that was not converted.
+bool is_context(CUcontext context);
+
 CUresult context_create(CUcontext* context, unsigned flags, int device);
 /// Waits for all work of the context and frees everything that belongs to the
 /// context.
@@ -112,11 +134,21 @@ CUresult primary_retain(CUcontext* context, int device);
 CUresult primary_release(int device);
 CUresult primary_reset(int device);
 
+/// Retains the primary context.
+CUresult green_create(CUgreenCtx* green, int device);
+/// Waits for the green context's work and ends its streams.
+CUresult green_destroy(CUgreenCtx green);
+/// The context of a green context that exists; otherwise null.
+CUcontext context_of(CUgreenCtx green);
+/// The green context of its context; null for any other context.
+CUgreenCtx green_of(CUcontext context);
+
 /// cuCtxSetLimit and cuCtxGetLimit, for limits that exist.
 void context_set_limit(CUcontext context, CUlimit limit, size_t value);
 size_t context_limit(CUcontext context, CUlimit limit);
 
-/// Waits for all work of the context; returns its sticky error if it has one.
+/// Waits for all work of the context, of a primary context also for the work of
+/// its green contexts; returns its sticky error if it has one.
 CUresult context_synchronize(CUcontext context);
 /// Waits for all work on one device, in all contexts.
 void device_drain(int device);

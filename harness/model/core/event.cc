@@ -214,6 +214,48 @@ CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
   return CUDA_SUCCESS;
 }
 
+CUresult context_record_event(CUcontext context, CUevent handle) {
+  const std::shared_ptr<CUevent_st> event = handles().find(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  // "hEvent and hCtx must be from the same primary context otherwise
+  // CUDA_ERROR_INVALID_HANDLE is returned."
+  if (event->context != whole_of(context)) return CUDA_ERROR_INVALID_HANDLE;
+  if (spoil_captures(context)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const std::shared_ptr<EventState> state = event->state;
+  std::vector<Ticket> work;
+  Order behind;
+  const std::shared_ptr<Stream> recorder = recorder_of(context, &work, &behind);
+  const uint32_t record = state->begin_record();
+  {
+    const std::lock_guard lock(event->mutex);
+    event->record = record;
+    event->behind = behind;
+    event->captured = {};
+  }
+  recorder->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+                    [state, record] { complete(*state, record); }},
+                   true, work);
+  return CUDA_SUCCESS;
+}
+
+CUresult context_wait_event(CUcontext context, CUevent handle) {
+  const std::shared_ptr<CUevent_st> event = handles().find(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const CapturePoint point = captured(event.get());
+  if (point.capture != nullptr) point.capture->spoilt = true;
+  if (spoil_captures(context) || point.capture != nullptr) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  const std::shared_ptr<EventState> state = event->state;
+  const uint32_t record = state->latest();
+  context_waits({context,
+                 {CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                  [state, record] { wait_for(*state, record); }},
+                 [state, record] { return state->is_complete(record); },
+                 order_behind(event.get(), record)});
+  return CUDA_SUCCESS;
+}
+
 void destroy_events(CUcontext context) {
   handles().remove_if(
       [context](const CUevent_st& event) { return event.context == context; });

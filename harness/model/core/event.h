@@ -54,6 +54,11 @@ CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
 /// event, with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
 CUresult stream_wait_event(const std::shared_ptr<Stream>& stream, CUevent event,
                            bool external = false);
+/// cuCtxRecordEvent and cuCtxWaitEvent, also for a green context. If the
+/// context captures, or if the event to wait for is part of a capture, they
+/// return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and make the captures invalid.
+CUresult context_record_event(CUcontext context, CUevent event);
+CUresult context_wait_event(CUcontext context, CUevent event);
 /// The live event of a handle, or null.
 std::shared_ptr<CUevent_st> find_event(CUevent event);
 void destroy_events(CUcontext context);

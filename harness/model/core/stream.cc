@@ -29,12 +29,29 @@ Registry<CUstream_st>& handles() {
   return registry;
 }
 
-std::shared_ptr<Stream> new_stream(CUcontext context, unsigned flags,
+std::shared_ptr<Stream> new_stream(CUcontext owner, unsigned flags,
                                    int priority) {
-  auto stream = std::make_shared<Stream>(context, flags, priority, false);
-  const std::lock_guard lock(context->submit_mutex);
-  context->streams.push_back(stream);
+  auto stream = std::make_shared<Stream>(owner, flags, priority, false);
+  give_stream(owner, stream);
   return stream;
+}
+
+// Is this a stream of the context, or of one of its green contexts?
+bool belongs_to(const Stream& stream, CUcontext context) {
+  return stream.owner() == context || stream.context() == context;
+}
+
+void begin_wait(const std::shared_ptr<Stream>& stream,
+                const ContextWait& wait) {
+  stream->submit(wait.command);
+  stream->follow(wait.frees);
+}
+
+// The caller holds submit_mutex.
+void forget_ended_waits(CUcontext whole) {
+  auto& waits = whole->waits;
+  const auto over = [](const auto& wait) { return wait->over(); };
+  waits.erase(std::remove_if(waits.begin(), waits.end(), over), waits.end());
 }
 
 std::shared_ptr<Stream> per_thread_stream(CUcontext context) {
@@ -65,8 +82,9 @@ void block_signals() {
 
 }  // namespace
 
-Stream::Stream(CUcontext context, unsigned flags, int priority, bool legacy)
-    : context_(context),
+Stream::Stream(CUcontext owner, unsigned flags, int priority, bool legacy)
+    : owner_(owner),
+      context_(whole_of(owner)),
       flags_(flags),
       priority_(priority),
       legacy_(legacy),
@@ -87,17 +105,20 @@ std::vector<Stream*> Stream::implied() {
   if (profile().one_queue) {
     for (const std::shared_ptr<Stream>& other : context_->streams)
       if (other.get() != this) streams.push_back(other.get());
-    if (!legacy_) streams.push_back(context_->legacy.get());
+    if (this != context_->legacy.get()) {
+      streams.push_back(context_->legacy.get());
+    }
     return streams;
   }
   if (legacy_) {
     for (const std::shared_ptr<Stream>& other : context_->streams) {
-      if ((other->flags_ & CU_STREAM_NON_BLOCKING) == 0) {
+      if (other->owner_ == owner_ && other.get() != this &&
+          (other->flags_ & CU_STREAM_NON_BLOCKING) == 0) {
         streams.push_back(other.get());
       }
     }
   } else if ((flags_ & CU_STREAM_NON_BLOCKING) == 0) {
-    streams.push_back(context_->legacy.get());
+    streams.push_back(owner_->legacy.get());
   }
   return streams;
 }
@@ -448,13 +469,13 @@ bool Stream::finished() {
   return closed_ && completed_ == submitted_;
 }
 
-CUresult stream_create(CUcontext context, unsigned flags, int priority,
+CUresult stream_create(CUcontext owner, unsigned flags, int priority,
                        CUstream* stream) {
   if ((flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   auto handle = std::make_shared<CUstream_st>();
-  handle->stream = new_stream(context, flags, priority);
+  handle->stream = new_stream(owner, flags, priority);
   *stream = handles().add(std::move(handle));
   return CUDA_SUCCESS;
 }
@@ -476,10 +497,15 @@ CUresult stream_destroy(CUstream handle) {
 }
 
 std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context) {
+  const CUcontext current = current_context();
+  const bool green = current != nullptr && current->green_of != nullptr &&
+                     current->green_of == context;
   if (handle == nullptr || handle == CU_STREAM_LEGACY) {
-    return context->legacy;
+    return green ? current->legacy : context->legacy;
   }
-  if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(context);
+  if (handle == CU_STREAM_PER_THREAD) {
+    return green ? nullptr : per_thread_stream(context);
+  }
   const std::shared_ptr<CUstream_st> found = handles().find(handle);
   return found == nullptr ? nullptr : found->stream;
 }
@@ -495,22 +521,90 @@ bool legacy_stream_is_in_use(CUcontext context) {
 }
 
 std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context) {
-  const std::lock_guard lock(context->submit_mutex);
-  std::vector<std::shared_ptr<Stream>> streams = context->streams;
-  if (context->legacy != nullptr) streams.push_back(context->legacy);
+  const CUcontext whole = whole_of(context);
+  const std::lock_guard lock(whole->submit_mutex);
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (const std::shared_ptr<Stream>& stream : whole->streams) {
+    if (belongs_to(*stream, context)) streams.push_back(stream);
+  }
+  if (context == whole && context->legacy != nullptr) {
+    streams.push_back(context->legacy);
+  }
   return streams;
 }
 
 void destroy_streams(CUcontext context) {
   handles().remove_if([context](const CUstream_st& handle) {
-    return handle.stream->context() == context;
+    return belongs_to(*handle.stream, context);
   });
-  const std::lock_guard lock(context->submit_mutex);
-  for (const std::shared_ptr<Stream>& stream : context->streams) {
+  const CUcontext whole = whole_of(context);
+  const std::lock_guard lock(whole->submit_mutex);
+  auto& streams = whole->streams;
+  const auto closed = [context](const std::shared_ptr<Stream>& stream) {
+    if (!belongs_to(*stream, context)) return false;
     stream->close();
-  }
-  context->streams.clear();
+    return true;
+  };
+  streams.erase(std::remove_if(streams.begin(), streams.end(), closed),
+                streams.end());
   context->legacy->close();
+  context->recorder = nullptr;
+  if (context == whole) context->waits.clear();
+}
+
+void give_stream(CUcontext owner, const std::shared_ptr<Stream>& stream) {
+  const CUcontext whole = whole_of(owner);
+  std::vector<std::shared_ptr<ContextWait>> waits;
+  {
+    const std::lock_guard lock(whole->submit_mutex);
+    whole->streams.push_back(stream);
+    forget_ended_waits(whole);
+    waits = whole->waits;
+  }
+  for (const std::shared_ptr<ContextWait>& wait : waits) {
+    if (belongs_to(*stream, wait->context)) begin_wait(stream, *wait);
+  }
+}
+
+std::shared_ptr<Stream> recorder_of(CUcontext context,
+                                    std::vector<Ticket>* after, Order* frees) {
+  const CUcontext whole = whole_of(context);
+  const std::lock_guard lock(whole->submit_mutex);
+  if (context->recorder == nullptr) {
+    context->recorder =
+        std::make_shared<Stream>(context, CU_STREAM_NON_BLOCKING, 0, false);
+    whole->streams.push_back(context->recorder);
+  }
+  const auto add = [&](Stream* stream) {
+    after->push_back(stream->last_ticket());
+    merge(stream->behind_, frees);
+  };
+  for (const std::shared_ptr<Stream>& stream : whole->streams) {
+    if (belongs_to(*stream, context)) add(stream.get());
+  }
+  if (context == whole) add(whole->legacy.get());
+  return context->recorder;
+}
+
+void context_waits(ContextWait wait) {
+  const auto kept = std::make_shared<ContextWait>(std::move(wait));
+  const CUcontext whole = whole_of(kept->context);
+  {
+    const std::lock_guard lock(whole->submit_mutex);
+    forget_ended_waits(whole);
+    whole->waits.push_back(kept);
+  }
+  for (const auto& stream : streams_of(kept->context)) {
+    begin_wait(stream, *kept);
+  }
+}
+
+bool spoil_captures(CUcontext context) {
+  bool found = false;
+  for (const std::shared_ptr<Stream>& stream : streams_of(context)) {
+    found = stream->spoil_capture() || found;
+  }
+  return found;
 }
 
 }  // namespace ipclab::model

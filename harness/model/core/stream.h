@@ -64,11 +64,22 @@ struct CapturePoint {
   std::vector<CUgraphNode> after;
 };
 
+/// A wait of cuCtxWaitEvent.
+struct ContextWait {
+  CUcontext context;  ///< for which the program called it
+  Command command;
+  std::function<bool()> over;
+  Order frees;  ///< the frees that are done after the wait
+};
+
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  Stream(CUcontext context, unsigned flags, int priority, bool legacy);
+  /// `owner` may be a green context.
+  Stream(CUcontext owner, unsigned flags, int priority, bool legacy);
 
+  /// The context whose memory the work uses: never a green context.
   CUcontext context() const { return context_; }
+  CUcontext owner() const { return owner_; }
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
   unsigned long long id() const { return id_; }
@@ -162,6 +173,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool is_in_capture();
   void work_loop();
 
+  friend std::shared_ptr<Stream> recorder_of(CUcontext, std::vector<Ticket>*,
+                                             Order*);
+
+  CUcontext const owner_;
   CUcontext const context_;
   const unsigned flags_;
   const int priority_;
@@ -195,16 +210,32 @@ struct CUstream_st {
 
 namespace ipclab::model {
 
-CUresult stream_create(CUcontext context, unsigned flags, int priority,
+/// `owner` may be a green context.
+CUresult stream_create(CUcontext owner, unsigned flags, int priority,
                        CUstream* stream);
 CUresult stream_destroy(CUstream stream);
 /// True if a stream of the context captures for which the legacy stream waits.
 bool legacy_stream_is_in_use(CUcontext context);
 /// The stream of a handle. 0 and CU_STREAM_LEGACY are the legacy default stream
-/// of the context; CU_STREAM_PER_THREAD is a stream for this thread. Null if
-/// the stream does not exist.
+/// of the context, or of the green context of it that is current.
+/// CU_STREAM_PER_THREAD is a stream for this thread; a green context has none.
+/// Null if the stream does not exist.
 std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context);
+/// All streams of a context, with those of its green contexts; of a green
+/// context only its own.
 std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context);
 void destroy_streams(CUcontext context);
+/// Adds a stream to the streams of a context. The stream's work waits for what
+/// the context waits for.
+void give_stream(CUcontext owner, const std::shared_ptr<Stream>& stream);
+/// For cuCtxRecordEvent: the stream that completes the record, all work that
+/// comes before it, and the frees that do.
+std::shared_ptr<Stream> recorder_of(CUcontext context,
+                                    std::vector<Ticket>* after, Order* frees);
+/// For cuCtxWaitEvent: all future work of the context comes after this.
+void context_waits(ContextWait wait);
+/// Makes all captures of the context's streams invalid; false if there are
+/// none.
+bool spoil_captures(CUcontext context);
 
 }  // namespace ipclab::model

@@ -36,7 +36,7 @@ IPCLAB_DRIVER_API CUresult cuCtxCreate_v3(CUcontext* context,
 
 IPCLAB_DRIVER_API CUresult cuCtxDestroy_v2(CUcontext context) {
   if (CUresult error = enter()) return error;
-  if (context == nullptr || context->primary) {
+  if (context == nullptr || context->primary || context->green_of != nullptr) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -128,7 +128,7 @@ IPCLAB_DRIVER_API CUresult cuCtxGetStreamPriorityRange(int* least,
 namespace {
 CUresult synchronize(CUcontext context) {
   const CUresult result = context_synchronize(context);
-  after_synchronize(context);
+  after_synchronize(whole_of(context));
   return result;
 }
 }  // namespace
@@ -136,7 +136,7 @@ CUresult synchronize(CUcontext context) {
 IPCLAB_DRIVER_API CUresult cuCtxSynchronize() {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  return synchronize(context);
+  return synchronize(current_context());
 }
 
 IPCLAB_DRIVER_API CUresult cuCtxSynchronize_v2(CUcontext context) {

@@ -156,5 +156,6 @@ cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP* list,
     return profile().endpoints ? CUDA_ERROR_INVALID_VALUE
                                : CUDA_ERROR_NOT_SUPPORTED;
   }
-  return endpoint_copy(stream, current_context(), {list, list + count});
+  return endpoint_copy(stream, whole_of(current_context()),
+                       {list, list + count});
 }

@@ -28,7 +28,9 @@ CUresult launch_on(CUfunction function, const LaunchShape& shape,
   if (CUresult error = enter_stream(handle, &stream)) return error;
   // "A kernel launch will fail if it is issued to a stream that is not
   // associated to the current device."
-  if (stream->context() != current_context()) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->context() != whole_of(current_context())) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
   return launch_kernel(stream, function, shape, parameters, extra);
 }
 

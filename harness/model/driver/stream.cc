@@ -79,7 +79,7 @@ IPCLAB_DRIVER_API CUresult cuStreamCreateWithPriority(CUstream* stream,
   if (CUresult error = enter(&context)) return error;
   if (stream == nullptr) return CUDA_ERROR_INVALID_VALUE;
   priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
-  return stream_create(context, flags, priority, stream);
+  return stream_create(current_context(), flags, priority, stream);
 }
 
 IPCLAB_DRIVER_API CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
@@ -145,15 +145,17 @@ IPCLAB_DRIVER_API CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_stream(handle, &stream)) return error;
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *context = stream->context();
+  *context = stream->owner();
   return CUDA_SUCCESS;
 }
 
 IPCLAB_DRIVER_API CUresult cuStreamGetCtx_v2(CUstream stream,
                                              CUcontext* context,
                                              CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return cuStreamGetCtx(stream, context);
+  if (CUresult error = cuStreamGetCtx(stream, context)) return error;
+  if (green != nullptr) *green = green_of(*context);
+  *context = whole_of(*context);
+  return CUDA_SUCCESS;
 }
 
 IPCLAB_DRIVER_API CUresult cuStreamGetDevice(CUstream handle,

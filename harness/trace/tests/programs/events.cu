@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "programs.h"
+#include "samples/common/require.h"
 
 namespace {
 
@@ -133,6 +134,42 @@ void copies_without_waiting(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+// A function of CUDA 12.5 that takes a context and an event.
+void for_context(const char* name, cudaEvent_t event) {
+  const auto call = reinterpret_cast<CUresult (*)(CUcontext, CUevent)>(
+      driver_entry(name, 12050));
+  if (call == nullptr) skip("the driver has no %s", name);
+  CUcontext context = nullptr;
+  CU_CHECK(DRIVER(cuCtxGetCurrent)(&context));
+  CU_CHECK(call(context, event));
+}
+
+void writes_and_context_records(Channel& channel, bool) {
+  void* data = allocate();
+  const cudaEvent_t event = make();
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA_CHECK(cudaMemsetAsync(data, 7, kBytes, stream));
+  for_context("cuCtxRecordEvent", event);
+  channel.send("handle", ::handle_of(data));
+  channel.send("event", handle_of(event));
+  channel.wait("done");
+  CUDA_CHECK(cudaStreamDestroy(stream));
+  CUDA_CHECK(cudaEventDestroy(event));
+  CUDA_CHECK(cudaFree(data));
+}
+
+void copies_without_context_wait(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  const cudaEvent_t event = open_event(channel);
+  if (!wrong) for_context("cuCtxWaitEvent", event);
+  std::vector<char> seen(kBytes);
+  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
+  CUDA_CHECK(cudaEventDestroy(event));
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
 void measures_time(Channel& channel, bool wrong) {
   const unsigned flags = wrong ? kShared : cudaEventDefault;
   const cudaEvent_t events[] = {make(flags), make(flags)};
@@ -184,4 +221,6 @@ const std::vector<Case> kEvents = {
     {"event-never-destroyed", destroys_after_the_end, never_destroys},
     {"unknown-handle.event", lends, opens_other_bytes},
     {"possible-race.event", writes_and_records, copies_without_waiting},
+    {"possible-race.context", writes_and_context_records,
+     copies_without_context_wait},
 };

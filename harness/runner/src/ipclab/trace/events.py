@@ -4,7 +4,14 @@
 from __future__ import annotations
 
 from ipclab.trace.files import Call, Process, when
-from ipclab.trace.state import LEGACY, Handler, State
+from ipclab.trace.state import (
+    CONTEXT_RECORDS,
+    CONTEXT_WAITS,
+    LEGACY,
+    Handler,
+    State,
+    stream_of,
+)
 from ipclab.trace.things import EventOpening, Handle, SharedEvent, Space
 
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
@@ -125,7 +132,7 @@ def _record_event(state: State, space: Space, call: Call) -> None:
         return
     first = event.recorded is None
     event.recorded = call
-    stream = call.arguments["hStream"]
+    stream = stream_of(call)
     streams = space.pending if stream in LEGACY else {stream: ()}
     event.covers = [work for x in streams for work in space.pending.get(x, {}).values()]
     event.told = state.knowledge(space, call)
@@ -181,7 +188,7 @@ def _wait_event(state: State, space: Space, call: Call) -> None:
         return
     if event.recorded is None and event.owner is not space.process:
         event.early[space.process] = call
-    host = call.name != "cuStreamWaitEvent"
+    host = call.name in ("cuEventSynchronize", "cuEventQuery")
     event.waited.add(space.process)
     for work in event.covers:
         work.ordered_for.add(space.process)
@@ -206,7 +213,9 @@ HANDLERS: dict[str, Handler] = {
     "cuEventElapsedTime": _elapsed,
     "cuEventRecord": _record_event,
     "cuEventRecordWithFlags": _record_event,
+    **dict.fromkeys(CONTEXT_RECORDS, _record_event),
     "cuStreamWaitEvent": _wait_event,
+    **dict.fromkeys(CONTEXT_WAITS, _wait_event),
     "cuEventSynchronize": _wait_event,
     "cuEventQuery": _wait_event,
 }

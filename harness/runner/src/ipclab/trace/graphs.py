@@ -91,7 +91,7 @@ class Captures:
             return True
         elif capture := graphs.of_stream(a.get("hStream", a.get("stream", -1))):
             return self._captured(graphs, capture, call, space)
-        elif call.name.startswith("cuEventRecord"):
+        elif "RecordEvent" in call.name or call.name.startswith("cuEventRecord"):
             graphs.events.pop(a["hEvent"], None)
         elif call.name == "cuGraphLaunch" and (
             launched := graphs.executables.get(

@@ -24,6 +24,8 @@ NOT_READY = 600
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 MANY_OPENS = 100
 LEGACY = (0, 1)  # the default stream, as null and as CU_STREAM_LEGACY
+CONTEXT_RECORDS = ("cuCtxRecordEvent", "cuGreenCtxRecordEvent")
+CONTEXT_WAITS = ("cuCtxWaitEvent", "cuGreenCtxWaitEvent")
 
 
 @dataclass(eq=False)
@@ -265,6 +267,13 @@ class State:
 
 def _same_file(one: Any, other: Any) -> bool:
     return bool(one["device"] == other["device"] and one["inode"] == other["inode"])
+
+
+def stream_of(call: Call) -> int:
+    """The stream of a call; of a call for a whole context, the default stream, which
+    also stands for all streams.
+    """
+    return int(call.arguments.get("hStream", LEGACY[0]))
 
 
 Handler = Callable[[State, Space, Call], None]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ipclab.trace.files import Call, Event, Process, when
-from ipclab.trace.state import FAULTS, LEGACY, NOT_READY, Handler, State
+from ipclab.trace.state import FAULTS, LEGACY, NOT_READY, Handler, State, stream_of
 from ipclab.trace.things import Mapping, Memory, Opening, Range, Space, Work, memory_of
 
 RECAPTURE = (
@@ -268,7 +268,7 @@ def _missed(state: State, space: Space, work: Work) -> Call | None:
             and record.process is work.process
             and space.process in event.waited
             and record.began >= work.call.ended
-            and record.arguments["hStream"] not in (work.stream, *LEGACY)
+            and stream_of(record) not in (work.stream, *LEGACY)
         ):
             return record
     return None

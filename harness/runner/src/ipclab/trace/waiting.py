@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ipclab.trace import names
 from ipclab.trace.files import Call, Entry, Event, Process
-from ipclab.trace.state import LEGACY, NOT_READY, State
+from ipclab.trace.state import CONTEXT_WAITS, LEGACY, NOT_READY, State, stream_of
 from ipclab.trace.things import EventOpening, Memory, SharedEvent, memory_of
 
 EQUAL = 1  # CU_STREAM_WAIT_VALUE_EQ
@@ -157,10 +157,10 @@ class Waits:
         """A call that has succeeded, after its replay."""
         space, a = self._state.spaces[call.process], call.arguments
         streams = self._queued.setdefault(call.process, {})
-        if call.name == "cuStreamWaitEvent":
+        if call.name == "cuStreamWaitEvent" or call.name in CONTEXT_WAITS:
             event = self._event(call.process, a["hEvent"])
             if event and event.recorded and event.recorded.process is not call.process:
-                self._queue(a["hStream"], Queued(call, event))
+                self._queue(stream_of(call), Queued(call, event))
         elif call.name.startswith("cuStreamWaitValue"):
             if memory := memory_of(space.addresses.holding(a["addr"])):
                 self._queue(a["stream"], Queued(call, memory))
@@ -176,7 +176,7 @@ class Waits:
         elif call.name in ("cuEventSynchronize", "cuEventQuery"):
             event = self._event(call.process, a["hEvent"])
             if event and event.recorded and event.recorded.process is call.process:
-                streams.pop(event.recorded.arguments["hStream"], None)
+                streams.pop(stream_of(event.recorded), None)
         elif call.name in ("cuCtxSynchronize", "cuStreamDestroy", "cuMemFree"):
             streams.pop(a["hStream"], None) if "hStream" in a else streams.clear()
 
@@ -203,7 +203,7 @@ class Waits:
         if event and event.recorded:
             if event.recorded.process is not process:
                 return [Queued(event.recorded, event)]
-            stream = event.recorded.arguments["hStream"]
+            stream = stream_of(event.recorded)
         queued = list(self._of(process, None if stream in LEGACY else stream))
         return [x for x in queued if not x.kernel] or queued
 

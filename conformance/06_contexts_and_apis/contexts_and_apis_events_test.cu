@@ -1,0 +1,710 @@
+// Events between processes that whole contexts and green contexts record and
+// wait for (CUDA 12.5). Mirror of samples/06_contexts_and_apis.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/contexts.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 256 << 10;
+
+struct Handles {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+};
+
+using Streams = std::vector<cudaStream_t>;
+
+// The calls for a whole context. Each notes its own CUDA name.
+class WholeContext {
+ public:
+  explicit WholeContext(CUcontext context) : context_(context) {}
+  CUresult record(cudaEvent_t event) const {
+    return NOTED(NEWER(cuCtxRecordEvent)(context_, event));
+  }
+  CUresult wait(cudaEvent_t event) const {
+    return NOTED(NEWER(cuCtxWaitEvent)(context_, event));
+  }
+
+ private:
+  CUcontext context_;
+};
+
+class WholeGreenContext {
+ public:
+  explicit WholeGreenContext(CUgreenCtx green) : green_(green) {}
+  CUresult record(cudaEvent_t event) const {
+    return NOTED(NEWER(cuGreenCtxRecordEvent)(green_, event));
+  }
+  CUresult wait(cudaEvent_t event) const {
+    return NOTED(NEWER(cuGreenCtxWaitEvent)(green_, event));
+  }
+
+ private:
+  CUgreenCtx green_;
+};
+
+// Calls `body` with both ways to name a green context.
+template <class Body>
+void by_both_names(const GreenContext& green, Body body) {
+  {
+    SCOPED_TRACE("a green context");
+    body(WholeGreenContext(green));
+  }
+  {
+    SCOPED_TRACE("a green context, converted");
+    body(WholeContext(green.converted()));
+  }
+}
+
+Words part(const Words& whole, size_t number, size_t parts) {
+  return {whole.data + number * (whole.count / parts), whole.bytes() / parts};
+}
+
+void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
+  CALL(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice,
+                       stream));
+}
+
+// Each stream writes a part of the memory after a latch. One record covers all
+// of them. The latches are released one after the other. Later work of a stream
+// and all work of `others` stay held until the end.
+template <class Whole>
+void records_all(Role& me, const Whole& whole, cudaEvent_t event,
+                 const Words& memory, Pattern written, const Streams& streams,
+                 const Streams& others = {}) {
+  const size_t count = streams.size();
+  memory.fill(written);  // loads the kernel before a stream is held
+  memory.poison();
+  std::deque<Latch> latches(count);
+  Latch later;
+  for (const cudaStream_t other : others) later.hold(other);
+  for (size_t i = 0; i < count; ++i) {
+    latches[i].hold(streams[i]);
+    part(memory, i, count).queue_fill(written, streams[i]);
+  }
+  EXPECT_SUCCESS(whole.record(event));
+  later.hold(streams[0]);
+  me.signal("recorded");
+  me.wait("waits");
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event)) << "stream " << i;
+    latches[i].release();
+    me.signal("released");
+    me.wait("seen");
+  }
+  EXPECT_SUCCESS(cudaEventQuery(event)) << "later work is not part of it";
+  later.release();
+  for (const cudaStream_t stream : streams) EXPECT_TRUE(passes(stream));
+  for (const cudaStream_t other : others) EXPECT_TRUE(passes(other));
+}
+
+// The other process: a stream, a host and queries find the record.
+void finds_the_record(Role& me, cudaEvent_t event, const Words& memory,
+                      Pattern written, size_t count) {
+  const DeviceBuffer copy(kBytes);
+  const Stream stream;
+  me.wait("recorded");
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  queue_copy(copy, memory, stream);
+  HostWait host(event);
+  me.signal("waits");
+  for (size_t i = 0; i + 1 < count; ++i) {
+    me.wait("released");
+    EXPECT_TRUE(is_held(stream)) << i + 1 << " of " << count << " streams";
+    EXPECT_FALSE(host.returned()) << i + 1 << " of " << count << " streams";
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.signal("seen");
+  }
+  me.wait("released");
+  EXPECT_TRUE(passes(stream)) << "all work of the record is done";
+  EXPECT_FALSE(host.is_held()) << "all work of the record is done";
+  EXPECT_SUCCESS(cudaEventQuery(event));
+  for (size_t i = 0; i < count; ++i)
+    EXPECT_TRUE(kernel_reads(part(copy, i, count), written)) << "stream " << i;
+  me.signal("seen");
+  EXPECT_EQ(host.join(), cudaSuccess);
+}
+
+// A process whose record stays pending until the other process waits for it.
+void records_late(Role& me, cudaEvent_t event, const Words& memory,
+                  Pattern written) {
+  memory.fill(written);
+  memory.poison();
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  memory.queue_fill(written, stream);
+  CALL(cudaEventRecord(event, stream));
+  me.signal("recorded");
+  me.wait("waits");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  me.wait("read");
+}
+
+// The wait of a whole context, in a thread: a driver that waits there does not
+// stop the test.
+template <class Whole>
+HostWait wait_in_a_thread(const Whole& whole, cudaEvent_t event) {
+  return HostWait("the wait of a whole context", [whole, event] {
+    return static_cast<cudaError_t>(whole.wait(event));
+  });
+}
+
+// All work that the streams get after the call waits. Earlier work of the first
+// stream does not wait, and neither does this thread.
+template <class Whole>
+void all_wait(Role& me, const Whole& whole, cudaEvent_t event,
+              const Words& memory, Pattern written, const Streams& streams) {
+  std::deque<DeviceBuffer> copies;
+  for (size_t i = 0; i < streams.size(); ++i) copies.emplace_back(kBytes);
+  const SharedEvent earlier(cudaEventDisableTiming);
+  Latch latch;
+  latch.hold(streams[0]);
+  CALL(cudaEventRecord(earlier, streams[0]));
+  me.wait("recorded");
+  HostWait call = wait_in_a_thread(whole, event);
+  EXPECT_FALSE(call.is_held()) << "the call waits for the event";
+  for (size_t i = 0; i < streams.size(); ++i)
+    queue_copy(copies[i], memory, streams[i]);
+  latch.release();
+  HostWait host(earlier);
+  EXPECT_FALSE(host.is_held()) << "earlier work waits";
+  EXPECT_TRUE(is_held(streams[0]));
+  for (size_t i = 0; i < streams.size(); ++i)
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(streams[i]))
+        << "stream " << i;
+  me.signal("waits");
+  EXPECT_EQ(host.join(), cudaSuccess);
+  EXPECT_EQ(call.join(), cudaSuccess);
+  for (const cudaStream_t stream : streams) EXPECT_TRUE(passes(stream));
+  for (const DeviceBuffer& copy : copies)
+    EXPECT_TRUE(kernel_reads(copy, written));
+  me.signal("read");
+}
+
+// Exporter and importer of memory and an event; both bodies get the event and
+// the memory.
+using Body = std::function<void(Role&, cudaEvent_t, const Words&)>;
+
+void run_with_event(const Body& exporter, const Body& importer) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    const SharedEvent event;
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    exporter(me, event, buffer);
+    me.wait("closed");
+  });
+  scenario.role("importer", [=](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    importer(me, event, mapping);
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(40s);
+}
+
+// Is the capture of the stream invalid? Ends it.
+testing::AssertionResult is_spoilt(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CALL(cudaStreamIsCapturing(stream, &status));
+  cudaGraph_t graph = nullptr;
+  const cudaError_t code = cudaStreamEndCapture(stream, &graph);
+  cudaGetLastError();
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (status != cudaStreamCaptureStatusInvalidated)
+    return testing::AssertionFailure() << "the capture goes on";
+  if (code != cudaErrorStreamCaptureInvalidated)
+    return testing::AssertionFailure()
+           << "the end of the capture gives " << name_of(code);
+  return testing::AssertionSuccess();
+}
+
+void begin_capture(cudaStream_t stream) {
+  CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+}
+
+// A record and a wait are refused while the stream captures.
+template <class Whole>
+void expect_capture_spoilt(const Whole& whole, cudaEvent_t event,
+                           cudaStream_t stream) {
+  begin_capture(stream);
+  EXPECT_REFUSED(whole.record(event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                 CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_TRUE(is_spoilt(stream)) << "after a record";
+  begin_capture(stream);
+  EXPECT_REFUSED(whole.wait(event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                 CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_TRUE(is_spoilt(stream)) << "after a wait";
+  // The event to wait for is part of a capture.
+  const SharedEvent local(cudaEventDisableTiming);
+  begin_capture(stream);
+  CALL(cudaEventRecord(local, stream));
+  EXPECT_REFUSED(whole.wait(local), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                 CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_TRUE(is_spoilt(stream)) << "after a wait for a captured event";
+}
+
+}  // namespace
+
+TEST(ContextsAndApis, AContextRecordsTheWorkOfAllItsStreams) {
+  covers("LEVT-30");
+  needs(gpus(1), legacy_memory, legacy_events, context_events, progress);
+  const auto records = [](const char* who) {
+    return [=](Role& me, cudaEvent_t event, const Words& memory) {
+      const WholeContext context(primary_context());
+      const Stream usual, urgent(Stream::Kind::kUrgent);
+      records_all(me, context, event, memory, pattern(who),
+                  {usual, cudaStreamLegacy, urgent});
+    };
+  };
+  const auto finds = [](const char* who) {
+    return [=](Role& me, cudaEvent_t event, const Words& memory) {
+      finds_the_record(me, event, memory, pattern(who), 3);
+    };
+  };
+  run_with_event(
+      [=](auto&&... all) {
+        records("exporter")(all...);
+        finds("importer")(all...);
+      },
+      [=](auto&&... all) {
+        finds("exporter")(all...);
+        records("importer")(all...);
+      });
+}
+
+TEST(ContextsAndApis, AContextWaitsInAllItsStreams) {
+  covers("LEVT-31");
+  needs(gpus(1), legacy_memory, legacy_events, context_events, progress);
+  const auto waits = [](Role& me, cudaEvent_t event, const Words& memory,
+                        const char* other) {
+    const WholeContext context(primary_context());
+    const Stream usual, urgent(Stream::Kind::kUrgent);
+    all_wait(me, context, event, memory, pattern(other),
+             {usual, cudaStreamLegacy, urgent});
+  };
+  run_with_event(
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        records_late(me, event, memory, pattern("exporter"));
+        waits(me, event, memory, "importer");
+      },
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        waits(me, event, memory, "exporter");
+        records_late(me, event, memory, pattern("importer"));
+      });
+}
+
+// All future work: also work of a stream that does not exist yet.
+TEST(ContextsAndApis, AContextWaitsInLaterStreams) {
+  covers("LEVT-31");
+  needs(gpus(1), legacy_memory, legacy_events, context_events, progress);
+  run_with_event(
+      [](Role& me, cudaEvent_t event, const Words& memory) {
+        records_late(me, event, memory, pattern("exporter"));
+      },
+      [](Role& me, cudaEvent_t event, const Words& memory) {
+        const DeviceBuffer copy(kBytes);
+        me.wait("recorded");
+        HostWait call =
+            wait_in_a_thread(WholeContext(primary_context()), event);
+        EXPECT_FALSE(call.is_held()) << "the call waits for the event";
+        const Stream later;
+        queue_copy(copy, memory, later);
+        EXPECT_TRUE(is_held(later)) << "a stream that is made after the wait";
+        me.signal("waits");
+        EXPECT_EQ(call.join(), cudaSuccess);
+        EXPECT_TRUE(passes(later));
+        EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+        me.signal("read");
+      });
+}
+
+TEST(ContextsAndApis, ThePrimaryContextIncludesItsGreenContexts) {
+  covers("LEVT-32");
+  needs(gpus(1), legacy_memory, legacy_events, context_events, green_contexts,
+        progress);
+  const auto records = [](Role& me, cudaEvent_t event, const Words& memory,
+                          const char* who) {
+    const WholeContext primary(primary_context());
+    const GreenContext first(0), second(1);
+    const GreenStream of_first(first), of_second(second);
+    const Stream own;
+    records_all(me, primary, event, memory, pattern(who),
+                {own, of_first, of_second});
+  };
+  const auto waits = [](Role& me, cudaEvent_t event, const Words& memory,
+                        const char* other) {
+    const WholeContext primary(primary_context());
+    const GreenContext first(0), second(1);
+    const GreenStream of_first(first), of_second(second);
+    all_wait(me, primary, event, memory, pattern(other), {of_first, of_second});
+  };
+  run_with_event(
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        records(me, event, memory, "exporter's context");
+        records_late(me, event, memory, pattern("exporter"));
+        finds_the_record(me, event, memory, pattern("importer's context"), 3);
+        waits(me, event, memory, "importer");
+      },
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        finds_the_record(me, event, memory, pattern("exporter's context"), 3);
+        waits(me, event, memory, "exporter");
+        records(me, event, memory, "importer's context");
+        records_late(me, event, memory, pattern("importer"));
+      });
+}
+
+TEST(ContextsAndApis, AGreenContextRecordsOnlyItsOwnWork) {
+  covers("LEVT-33");
+  needs(gpus(1), legacy_memory, legacy_events, context_events, green_contexts,
+        progress);
+  const auto records = [](Role& me, cudaEvent_t event, const Words& memory,
+                          const char* who) {
+    const GreenContext green(0), other(1);
+    const GreenStream first(green), second(green), elsewhere(other);
+    const Stream of_primary;
+    by_both_names(green, [&](const auto& whole) {
+      records_all(me, whole, event, memory, pattern(who), {first, second},
+                  {elsewhere, of_primary});
+    });
+  };
+  const auto finds = [](Role& me, cudaEvent_t event, const Words& memory,
+                        const char* who) {
+    for (int i = 0; i < 2; ++i)
+      finds_the_record(me, event, memory, pattern(who), 2);
+  };
+  run_with_event(
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        records(me, event, memory, "exporter");
+        finds(me, event, memory, "importer");
+      },
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        finds(me, event, memory, "exporter");
+        records(me, event, memory, "importer");
+      });
+}
+
+TEST(ContextsAndApis, AGreenContextWaitsInAllItsStreams) {
+  covers("LEVT-34");
+  needs(gpus(1), legacy_memory, legacy_events, context_events, green_contexts,
+        progress);
+  const auto waits = [](Role& me, cudaEvent_t event, const Words& memory,
+                        const char* other) {
+    const GreenContext green;
+    const GreenStream first(green), second(green);
+    by_both_names(green, [&](const auto& whole) {
+      all_wait(me, whole, event, memory, pattern(other), {first, second});
+    });
+  };
+  const auto records = [](Role& me, cudaEvent_t event, const Words& memory,
+                          const char* who) {
+    for (int i = 0; i < 2; ++i) records_late(me, event, memory, pattern(who));
+  };
+  run_with_event(
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        records(me, event, memory, "exporter");
+        waits(me, event, memory, "importer");
+      },
+      [=](Role& me, cudaEvent_t event, const Words& memory) {
+        waits(me, event, memory, "exporter");
+        records(me, event, memory, "importer");
+      });
+}
+
+// Also an event that was opened in another context.
+TEST(ContextsAndApis, AContextWaitsForEventsOfOthers) {
+  covers("LEVT-35");
+  needs(gpus(1), legacy_memory, legacy_events, context_events, green_contexts,
+        progress);
+  run_with_event(
+      [](Role& me, cudaEvent_t event, const Words& memory) {
+        const SharedEvent second;
+        me.send("second", second.handle());
+        records_late(me, event, memory, pattern("exporter"));
+        for (int i = 0; i < 2; ++i) {
+          const Stream stream;
+          Latch latch;
+          latch.hold(stream);
+          CALL(cudaEventRecord(second, stream));
+          me.signal("recorded");
+          me.wait("waits");
+          latch.release();
+          EXPECT_TRUE(passes(stream));
+        }
+        me.wait("read");
+      },
+      [](Role& me, cudaEvent_t event, const Words&) {
+        const auto handle = me.receive<cudaIpcEventHandle_t>("second");
+        const GreenContext green;
+        const GreenStream part(green);
+        const SecondContext own;
+        {
+          const Stream stream;  // of the second context
+          me.wait("recorded");
+          EXPECT_SUCCESS(WholeContext(own).wait(event));
+          EXPECT_TRUE(is_held(stream)) << "the event of the primary context";
+          me.signal("waits");
+          EXPECT_TRUE(passes(stream));
+          me.signal("read");
+        }
+        const SharedEvent opened(handle);  // in the second context
+        CALL(cudaSetDevice(0));
+        by_both_names(green, [&](const auto& whole) {
+          me.wait("recorded");
+          EXPECT_SUCCESS(whole.wait(opened));
+          EXPECT_TRUE(is_held(part)) << "the event of the second context";
+          me.signal("waits");
+          EXPECT_TRUE(passes(part));
+        });
+        me.signal("read");
+        CALL(DRIVER(cuCtxSetCurrent)(own));
+      });
+}
+
+// The exporter's record is pending. No refused call changes what the event
+// stands for.
+TEST(ContextsAndApis, AnotherContextDoesNotRecordTheEvent) {
+  covers("LEVT-36");
+  needs(gpus(1), legacy_events, context_events, green_contexts, progress);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event, second;
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    CALL(cudaEventRecord(second, stream));
+    me.send("event", event.handle());
+    me.send("second", second.handle());
+    {
+      const SecondContext own;
+      EXPECT_REFUSED(WholeContext(own).record(event), CUDA_ERROR_INVALID_HANDLE,
+                     CUDA_ERROR_INVALID_CONTEXT);
+    }
+    me.wait("refused");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(second));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    me.signal("done");
+    me.wait("recorded");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+  });
+  scenario.role("importer", [](Role& me) {
+    const SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+    const CUcontext primary = primary_context();
+    const GreenContext green;
+    const SecondContext own;
+    const SharedEvent second(me.receive<cudaIpcEventHandle_t>("second"));
+    EXPECT_REFUSED(WholeContext(own).record(event), CUDA_ERROR_INVALID_HANDLE,
+                   CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_REFUSED(WholeContext(primary).record(second),
+                   CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_CONTEXT);
+    by_both_names(green, [&](const auto& whole) {
+      EXPECT_REFUSED(whole.record(second), CUDA_ERROR_INVALID_HANDLE,
+                     CUDA_ERROR_INVALID_CONTEXT);
+    });
+    EXPECT_TRUE(is_held(event)) << "the exporter's record";
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(second));
+    me.signal("refused");
+    me.wait("done");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_SUCCESS(cudaEventQuery(second));
+    EXPECT_SUCCESS(WholeContext(own).record(second));
+    EXPECT_SUCCESS(WholeContext(primary).record(event));
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
+    me.signal("recorded");
+  });
+  scenario.run(20s);
+}
+
+// "The same primary context": a green context of another GPU has another one.
+TEST(ContextsAndApis, AGreenContextOfAnotherGpuDoesNotRecordTheEvent) {
+  covers("LEVT-36");
+  needs(gpus(2), legacy_events, context_events, green_contexts);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event;
+    me.send("event", event.handle());
+    me.wait("refused");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+  });
+  scenario.role("importer", [](Role& me) {
+    const SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+    CALL(cudaSetDevice(1));
+    {
+      const GreenContext green;
+      const GreenStream stream(green);
+      Latch latch;
+      latch.hold(stream);
+      by_both_names(green, [&](const auto& whole) {
+        EXPECT_REFUSED(whole.record(event), CUDA_ERROR_INVALID_HANDLE,
+                       CUDA_ERROR_INVALID_CONTEXT);
+        EXPECT_SUCCESS(cudaEventQuery(event)) << "nothing is recorded";
+      });
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+    }
+    CALL(cudaSetDevice(0));
+    me.signal("refused");
+  });
+  scenario.run(20s);
+}
+
+TEST(ContextsAndApis, ACaptureEndsByTheEventsOfItsContext) {
+  covers("LEVT-37");
+  needs(gpus(1), legacy_events, context_events, green_contexts);
+  Scenario scenario(Scenario::kShared);
+  const auto spoils = [](cudaEvent_t event) {
+    const Stream stream;
+    expect_capture_spoilt(WholeContext(primary_context()), event, stream);
+    const GreenContext green;
+    const GreenStream part(green);
+    by_both_names(green, [&](const auto& whole) {
+      expect_capture_spoilt(whole, event, part);
+    });
+    EXPECT_SUCCESS(cudaEventQuery(event)) << "nothing is recorded";
+    EXPECT_SUCCESS(WholeContext(primary_context()).record(event));
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
+  };
+  scenario.role("exporter", [=](Role& me) {
+    const SharedEvent event;
+    me.send("event", event.handle());
+    spoils(event);
+    me.signal("refused");
+    me.wait("refused, too");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+  });
+  scenario.role("importer", [=](Role& me) {
+    const SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+    me.wait("refused");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    spoils(event);
+    me.signal("refused, too");
+  });
+  scenario.run(20s);
+}
+
+// A green context is no context until it is converted.
+TEST(ContextsAndApis, AGreenContextIsConvertedFirst) {
+  covers("LEVT-38");
+  needs(gpus(1), legacy_events, context_events, green_contexts);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event;
+    me.send("event", event.handle());
+    me.wait("refused");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+  });
+  scenario
+      .role(
+          "importer",
+          [](Role& me) {
+            const SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+            const GreenContext green;
+            const GreenStream stream(green);
+            const WholeContext unconverted(
+                reinterpret_cast<CUcontext>(static_cast<CUgreenCtx>(green)));
+            Latch latch;
+            latch.hold(stream);
+            EXPECT_REFUSED(unconverted.record(event),
+                           CUDA_ERROR_INVALID_CONTEXT,
+                           CUDA_ERROR_INVALID_HANDLE);
+            EXPECT_SUCCESS(cudaEventQuery(event)) << "nothing is recorded";
+            latch.release();
+            EXPECT_TRUE(passes(stream));
+            EXPECT_REFUSED(unconverted.wait(event), CUDA_ERROR_INVALID_CONTEXT,
+                           CUDA_ERROR_INVALID_HANDLE);
+            EXPECT_SUCCESS(WholeContext(green.converted()).record(event));
+            EXPECT_SUCCESS(cudaEventSynchronize(event));
+            me.signal("refused");
+          })
+      .in_new_process();
+  scenario.run(20s);
+}
+
+// The exporter's memory and event are of a green context. The importer opens
+// them in its green context and in its primary context: for legacy handles this
+// is one context.
+TEST(ContextsAndApis, AGreenContextSharesAsThePrimaryContext) {
+  covers("LMEM-51");
+  needs(gpus(1), legacy_memory, legacy_events, green_contexts, progress);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    primary_context();
+    const GreenContext green;
+    const Current current(green.converted());
+    const DeviceBuffer buffer(kBytes);
+    const SharedEvent event;
+    buffer.fill(pattern("old"));
+    const Stream stream;  // of the green context
+    Latch latch;
+    latch.hold(stream);
+    buffer.queue_fill(pattern("exporter"), stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.wait("waits");
+    latch.release();
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    me.wait("closed");
+    EXPECT_TRUE(passes(stream));
+  });
+  scenario.role("importer", [](Role& me) {
+    const CUcontext primary = primary_context();
+    const GreenContext green;
+    const auto handles = me.receive<Handles>("handles");
+    const CUcontext both[] = {green.converted(), primary};
+    for (const int first : {0, 1}) {
+      SCOPED_TRACE(first == 0 ? "the green context opens first"
+                              : "the primary context opens first");
+      void* opened[2] = {};
+      for (const int turn : {first, 1 - first}) {
+        const Current current(both[turn]);
+        EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened[turn], handles.memory,
+                                            cudaIpcMemLazyEnablePeerAccess));
+      }
+      ASSERT_NE(opened[0], nullptr);
+      EXPECT_EQ(opened[0], opened[1]) << "the second open counts";
+      const Words mapping(opened[0], kBytes);
+      if (first == 0) {
+        const Current current(green.converted());
+        const SharedEvent event(handles.event);
+        const DeviceBuffer copy(kBytes);
+        const Stream stream;
+        EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+        queue_copy(copy, mapping, stream);
+        EXPECT_TRUE(is_held(stream)) << "the exporter's record is pending";
+        me.signal("waits");
+        EXPECT_TRUE(passes(stream));
+        EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+      }
+      for (const int turn : {1 - first, first}) {
+        const Current current(both[turn]);
+        EXPECT_TRUE(kernel_reads(
+            mapping, pattern(first == 0 ? "exporter" : "importer")));
+        if (first == 0 && turn == first) mapping.fill(pattern("importer"));
+        EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened[turn]));
+      }
+      cudaPointerAttributes attributes{};
+      CALL(cudaPointerGetAttributes(&attributes, opened[0]));
+      EXPECT_NE(attributes.type, cudaMemoryTypeDevice) << "it is closed";
+      if (first == 0) me.signal("written");
+    }
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
