@@ -47,42 +47,54 @@ struct Copy {
   CUmemLocation hint{};  // of both sides
 };
 
-enum class Way { kBatch, kBoxes, kAttributes, kBox };
-constexpr Way kWays[] = {Way::kBatch, Way::kBoxes, Way::kAttributes, Way::kBox};
-constexpr Way kBatches[] = {Way::kBatch, Way::kBoxes};
+// The four functions, by the driver API and by the runtime API.
+enum class Function { kBatch, kBoxes, kAttributes, kBox };
+struct Way {
+  Function function;
+  bool by_runtime;
+  const char* name;
+};
+constexpr Way kWays[] = {
+    {Function::kBatch, false, "cuMemcpyBatchAsync"},
+    {Function::kBoxes, false, "cuMemcpy3DBatchAsync"},
+    {Function::kAttributes, false, "cuMemcpyWithAttributesAsync"},
+    {Function::kBox, false, "cuMemcpy3DWithAttributesAsync"},
+    {Function::kBatch, true, "cudaMemcpyBatchAsync"},
+    {Function::kBoxes, true, "cudaMemcpy3DBatchAsync"},
+    {Function::kAttributes, true, "cudaMemcpyWithAttributesAsync"},
+    {Function::kBox, true, "cudaMemcpy3DWithAttributesAsync"},
+};
 
-const char* name_of(Way way) {
-  switch (way) {
-    case Way::kBatch:
-      return "cuMemcpyBatchAsync";
-    case Way::kBoxes:
-      return "cuMemcpy3DBatchAsync";
-    case Way::kAttributes:
-      return "cuMemcpyWithAttributesAsync";
-    case Way::kBox:
-      return "cuMemcpy3DWithAttributesAsync";
-  }
-  return "?";
+bool any_way(const Way&) { return true; }
+bool is_batch(const Way& way) {
+  return way.function == Function::kBatch || way.function == Function::kBoxes;
+}
+bool is_of_boxes(const Way& way) {
+  return way.function == Function::kBoxes || way.function == Function::kBox;
 }
 
-// A driver of CUDA 12.8 or 12.9 has other forms of the batches.
-bool is_in_this_driver(Way way) {
-  int version = 0;
-  CALL(cudaDriverGetVersion(&version));
-  const bool is_batch = way == Way::kBatch || way == Way::kBoxes;
-  return (!is_batch || version >= 13000) &&
-         newer_entry(name_of(way)) != nullptr;
+// Has this program the function? The runtime API has its form of CUDA 13 only
+// in a build with such a toolkit. A driver of CUDA 12.8 or 12.9 has other forms
+// of the batches.
+bool is_known(const Way& way) {
+  int driver = 0, runtime = 0;
+  CALL(cudaDriverGetVersion(&driver));
+  CALL(cudaRuntimeGetVersion(&runtime));
+  const int first = is_batch(way) ? 13000 : 13020;
+  return driver >= first &&
+         (!way.by_runtime || (CUDART_VERSION >= first && runtime >= first));
 }
 
-// Calls `body` for each of these functions that the driver has. The report says
-// which ones it lacks; if it lacks all, the test does not apply.
-template <class Ways, class Body>
-void for_each_way(Role& me, const Ways& ways, Body body) {
+// Calls `body` for each of these functions that this program has. The report
+// says which ones it lacks; if it lacks all, the test does not apply.
+template <class Body>
+void for_each_way(Role& me, bool (*is_meant)(const Way&), Body body) {
   int known = 0;
-  for (const Way way : ways) {
-    SCOPED_TRACE(name_of(way));
-    if (!is_in_this_driver(way)) {
-      me.observe(std::string("this driver has no ") + name_of(way));
+  for (const Way& way : kWays) {
+    if (!is_meant(way)) continue;
+    SCOPED_TRACE(way.name);
+    if (!is_known(way)) {
+      me.observe(std::string("without ") + way.name);
       continue;
     }
     ++known;
@@ -90,6 +102,13 @@ void for_each_way(Role& me, const Ways& ways, Body body) {
   }
   if (known == 0)
     me.not_applicable("this driver has no batches of copies of CUDA 13.0");
+}
+
+// The code of the runtime API as one of the driver API: success and refusals of
+// values have the same numbers. Clears the last error.
+[[maybe_unused]] CUresult same_code(cudaError_t code) {
+  cudaGetLastError();
+  return static_cast<CUresult>(code);
 }
 
 CUmemcpyAttributes attributes_of(const Copy& copy) {
@@ -125,10 +144,22 @@ struct Arguments {
       sizes.push_back(one.bytes);
     }
   }
-  CUresult queue(cudaStream_t stream) {
+  // Makes the call with these arrays, and with these numbers of copies and of
+  // attributes.
+  CUresult queue(const Way& way, size_t count, size_t kinds,
+                 cudaStream_t stream) {
+#if CUDART_VERSION >= 13000
+    if (way.by_runtime)
+      return same_code(NOTED(cudaMemcpyBatchAsync(
+          reinterpret_cast<void**>(to.data()),
+          reinterpret_cast<const void**>(from.data()), sizes.data(), count,
+          reinterpret_cast<cudaMemcpyAttributes*>(attributes.data()),
+          first.data(), kinds, stream)));
+#endif
+    static_cast<void>(way);
     return NOTED(NEWER(cuMemcpyBatchAsync)(to.data(), from.data(), sizes.data(),
-                                           sizes.size(), attributes.data(),
-                                           first.data(), first.size(), stream));
+                                           count, attributes.data(),
+                                           first.data(), kinds, stream));
   }
 };
 
@@ -154,28 +185,66 @@ CUDA_MEMCPY3D_BATCH_OP box_of(const Copy& copy) {
   return box;
 }
 
-CUresult queue_boxes(Way way, std::vector<CUDA_MEMCPY3D_BATCH_OP> boxes,
+CUresult queue_batch_of_boxes(const Way& way,
+                              std::vector<CUDA_MEMCPY3D_BATCH_OP>& boxes,
+                              cudaStream_t stream, unsigned long long flags) {
+#if CUDART_VERSION >= 13000
+  if (way.by_runtime)
+    return same_code(NOTED(cudaMemcpy3DBatchAsync(
+        boxes.size(), reinterpret_cast<cudaMemcpy3DBatchOp*>(boxes.data()),
+        flags, stream)));
+#endif
+  static_cast<void>(way);
+  return NOTED(
+      NEWER(cuMemcpy3DBatchAsync)(boxes.size(), boxes.data(), flags, stream));
+}
+
+CUresult queue_box(const Way& way, CUDA_MEMCPY3D_BATCH_OP& box,
+                   cudaStream_t stream, unsigned long long flags) {
+#if CUDART_VERSION >= 13020
+  if (way.by_runtime)
+    return same_code(NOTED(cudaMemcpy3DWithAttributesAsync(
+        reinterpret_cast<cudaMemcpy3DBatchOp*>(&box), flags, stream)));
+#endif
+  static_cast<void>(way);
+  return NOTED(NEWER(cuMemcpy3DWithAttributesAsync)(&box, flags, stream));
+}
+
+CUresult queue_one(const Way& way, const Copy& copy, cudaStream_t stream) {
+  CUmemcpyAttributes attributes = attributes_of(copy);
+#if CUDART_VERSION >= 13020
+  if (way.by_runtime)
+    return same_code(NOTED(cudaMemcpyWithAttributesAsync(
+        copy.to, copy.from, copy.bytes,
+        reinterpret_cast<cudaMemcpyAttributes*>(&attributes), stream)));
+#endif
+  static_cast<void>(way);
+  return NOTED(NEWER(cuMemcpyWithAttributesAsync)(
+      address_of(copy.to), address_of(copy.from), copy.bytes, &attributes,
+      stream));
+}
+
+// Queues the boxes: as one batch, or one call after the other.
+CUresult queue_boxes(const Way& way, std::vector<CUDA_MEMCPY3D_BATCH_OP> boxes,
                      cudaStream_t stream, unsigned long long flags = 0) {
-  if (way == Way::kBoxes)
-    return NOTED(
-        NEWER(cuMemcpy3DBatchAsync)(boxes.size(), boxes.data(), flags, stream));
+  if (is_batch(way)) return queue_batch_of_boxes(way, boxes, stream, flags);
   for (CUDA_MEMCPY3D_BATCH_OP& box : boxes) {
-    const CUresult code =
-        NOTED(NEWER(cuMemcpy3DWithAttributesAsync)(&box, flags, stream));
+    const CUresult code = queue_box(way, box, stream, flags);
     if (code != CUDA_SUCCESS) return code;
   }
   return CUDA_SUCCESS;
 }
 
 // Queues the copies: as one batch, or one call after the other.
-CUresult queue(Way way, const std::vector<Copy>& copies, cudaStream_t stream) {
-  if (way == Way::kBatch) return Arguments(copies).queue(stream);
-  if (way == Way::kAttributes) {
+CUresult queue(const Way& way, const std::vector<Copy>& copies,
+               cudaStream_t stream) {
+  if (way.function == Function::kBatch) {
+    Arguments all(copies);
+    return all.queue(way, copies.size(), all.first.size(), stream);
+  }
+  if (way.function == Function::kAttributes) {
     for (const Copy& one : copies) {
-      CUmemcpyAttributes attributes = attributes_of(one);
-      const CUresult code = NOTED(NEWER(cuMemcpyWithAttributesAsync)(
-          address_of(one.to), address_of(one.from), one.bytes, &attributes,
-          stream));
+      const CUresult code = queue_one(way, one, stream);
       if (code != CUDA_SUCCESS) return code;
     }
     return CUDA_SUCCESS;
@@ -294,7 +363,7 @@ static void expect_a_mixed_batch(Kind kind) {
       host_writes(written, pattern("host"));
       const Stream stream;
       int round = 0;
-      for_each_way(me, kBatches, [&](Way way) {
+      for_each_way(me, is_batch, [&](const Way& way) {
         me.send("another round", true);
         me.wait("filled");
         result.poison();
@@ -388,7 +457,7 @@ TEST(CopyBatch, ASourceIsReadInTheOrderOfTheStream) {
       const DeviceBuffer result(kBytes);
       const Stream stream;
       int round = 0;
-      for_each_way(me, kWays, [&](Way way) {
+      for_each_way(me, any_way, [&](const Way& way) {
         result.poison();
         CALL(cudaDeviceSynchronize());
         me.send("another round", true);
@@ -407,7 +476,7 @@ TEST(CopyBatch, ASourceIsReadInTheOrderOfTheStream) {
       me.send("another round", false);
     });
   });
-  scenario.run(30s);
+  scenario.run(60s);
 }
 
 // The exporter of the tests of sources that are read at another time: it
@@ -428,12 +497,12 @@ static void changes_the_source(Role& me, Kind kind) {
 // driver lets the call wait for the stream, the stream goes on by itself.
 static void copies_in_a_held_stream(
     Role& me, Kind kind, CUmemcpySrcAccessOrder order,
-    const std::function<void(Way, const Words&, int round)>& judge) {
+    const std::function<void(const Way&, const Words&, int round)>& judge) {
   borrow(me, kind, [&](const Words& lent) {
     const DeviceBuffer result(kBytes);
     const Stream stream;
     int round = 0;
-    for_each_way(me, kWays, [&](Way way) {
+    for_each_way(me, any_way, [&](const Way& way) {
       me.send("another round", true);
       me.wait("filled");
       result.poison();
@@ -458,11 +527,11 @@ static void expect_a_read_during_the_call(Kind kind) {
   scenario.role("exporter", [kind](Role& me) { changes_the_source(me, kind); });
   scenario.role("importer", [kind](Role& me) {
     copies_in_a_held_stream(
-        me, kind, kDuringCall, [](Way, const Words& result, int round) {
+        me, kind, kDuringCall, [](const Way&, const Words& result, int round) {
           EXPECT_READS(result, round_pattern("before ", round));
         });
   });
-  scenario.run(30s);
+  scenario.run(60s);
 }
 
 TEST(CopyBatch, OpenedMemoryIsReadDuringTheCall) {
@@ -492,7 +561,7 @@ TEST(CopyBatch, WhenASourceOfAnyOrderIsRead) {
   scenario.role("importer", [](Role& me) {
     copies_in_a_held_stream(
         me, Kind::kOpened, kAnyOrder,
-        [&me](Way way, const Words& result, int round) {
+        [&me](const Way& way, const Words& result, int round) {
           std::vector<uint32_t> seen(result.count);
           CALL(cudaMemcpy(seen.data(), result.data, result.bytes(),
                           cudaMemcpyDefault));
@@ -504,13 +573,13 @@ TEST(CopyBatch, WhenASourceOfAnyOrderIsRead) {
             late += seen[i] == changed.at(i) ? 1 : 0;
           }
           EXPECT_EQ(early + late, seen.size()) << "words of the source";
-          me.observe(std::string(name_of(way)) + " copies " +
+          me.observe(std::string(way.name) + " copies " +
                      (late == 0    ? "the values before the change"
                       : early == 0 ? "the values after the change"
                                    : "values before and after the change"));
         });
   });
-  scenario.run(30s);
+  scenario.run(60s);
 }
 
 // --- when the target is written ----------------------------------------------
@@ -538,7 +607,7 @@ TEST(CopyBatch, ATargetIsWrittenInTheOrderOfTheStream) {
       const DeviceBuffer own(kBytes), seen(kBytes);
       const Stream stream;
       int round = 0;
-      for_each_way(me, kWays, [&](Way way) {
+      for_each_way(me, any_way, [&](const Way& way) {
         for (const CUmemcpySrcAccessOrder order : kOrders) {
           SCOPED_TRACE(name_of_order(order));
           me.send("another round", true);
@@ -605,8 +674,7 @@ TEST(CopyBatch, EachCopyHasAValidOrder) {
       own.fill(pattern("own"));
       const Stream stream;
       constexpr size_t kHalf = kBytes / 2;
-      for_each_way(me, kWays, [&](Way way) {
-        const bool is_batch = way == Way::kBatch || way == Way::kBoxes;
+      for_each_way(me, any_way, [&](const Way& way) {
         for (const int number : {0, 4, 0x7FFFFFFF}) {
           SCOPED_TRACE("order " + std::to_string(number));
           const auto wrong = static_cast<CUmemcpySrcAccessOrder>(number);
@@ -616,7 +684,7 @@ TEST(CopyBatch, EachCopyHasAValidOrder) {
           const Copy in = {lent.data, own.data, kHalf, wrong};
           Copy right = {result.data + result.count / 2, lent.data, kHalf};
           std::vector<std::vector<Copy>> attempts = {{out}, {in}};
-          if (is_batch) {
+          if (is_batch(way)) {
             attempts.push_back({out, right});
             attempts.push_back({right, in});
             attempts.push_back({right, out});
@@ -700,7 +768,7 @@ TEST(CopyBatch, TheFormsOfCuda128SayWhichCopyIsWrong) {
       CUDA_MEMCPY3D_BATCH_OP one = box_of(right.front());
       Sentinel<size_t> failed;
       const CUresult code = boxes(1, &one, failed.out(), 1, stream);
-      me.observe("a flag of the batch: " + ipclab::name_of(code));
+      me.observe("a flag of the batch: " + name_of(code));
       EXPECT_TRUE(code == CUDA_SUCCESS || failed.value == SIZE_MAX)
           << "a flag of the batch concerns copy " << failed.value;
       EXPECT_TRUE(passes(stream));
@@ -740,19 +808,23 @@ static const Mistake kMistakes[] = {
     {"an index after the last copy", {0, 2, 3}, 2, false},
     {"more attributes than copies", {0, 1, 2}, 3, false},
     {"no attributes", {0, 1, 2}, 0, false},
-    {"the legacy stream", {0, 1, 2}, 1, true},
+    {"the legacy NULL stream", {0, 1, 2}, 1, true},
 };
 
 // After an attempt: a refused batch has copied nothing; another batch may have
 // copied, but to its targets only.
 static void expect_no_harm(Role& me, const std::string& what, CUresult code,
                            const Words& result) {
-  me.observe(what + ": " + ipclab::name_of(code));
+  me.observe(what + ": " + name_of(code));
   CALL(cudaDeviceSynchronize());
   if (code != CUDA_SUCCESS) {
     EXPECT_TRUE(all_are(result, kPoison)) << what;
   }
   EXPECT_TRUE(all_are(quarter(result, 3), kPoison)) << what;
+}
+
+static bool has_arguments_to_mistake(const Way& way) {
+  return is_batch(way) || is_of_boxes(way);
 }
 
 TEST(CopyBatch, AWrongBatchHarmsNobody) {
@@ -773,19 +845,18 @@ TEST(CopyBatch, AWrongBatchHarmsNobody) {
       const std::vector<Copy> right = {
           {quarter(result, 0).data, quarter(lent, 0).data, kPart},
           {quarter(result, 1).data, quarter(lent, 1).data, kPart}};
-      for_each_way(me, kBatches, [&](Way way) {
-        if (way == Way::kBatch) {
+      for_each_way(me, has_arguments_to_mistake, [&](const Way& way) {
+        if (way.function == Function::kBatch) {
           for (const Mistake& mistake : kMistakes) {
             begin();
             Arguments arguments(right);
             arguments.first = mistake.first;
             arguments.attributes.resize(3, arguments.attributes.front());
-            const CUresult code = NOTED(NEWER(cuMemcpyBatchAsync)(
-                arguments.to.data(), arguments.from.data(),
-                arguments.sizes.data(), 2, arguments.attributes.data(),
-                arguments.first.data(), mistake.kinds,
-                mistake.in_the_legacy_stream ? nullptr : cudaStream_t{stream}));
-            expect_no_harm(me, mistake.name, code, result);
+            const CUresult code = arguments.queue(
+                way, 2, mistake.kinds,
+                mistake.in_the_legacy_stream ? nullptr : cudaStream_t{stream});
+            expect_no_harm(me, std::string(way.name) + ", " + mistake.name,
+                           code, result);
           }
         } else {
           const CUDA_MEMCPY3D_BATCH_OP good = box_of(right.front());
@@ -805,9 +876,10 @@ TEST(CopyBatch, AWrongBatchHarmsNobody) {
                           {"boxes in the null stream", good, 0, nullptr}};
           for (const auto& [name, second, flags, where] : attempts) {
             begin();
-            expect_no_harm(me, name,
-                           queue_boxes(way, {good, second}, where, flags),
-                           result);
+            std::vector<CUDA_MEMCPY3D_BATCH_OP> boxes = {good, second};
+            if (!is_batch(way)) boxes = {second};
+            expect_no_harm(me, std::string(way.name) + ", " + name,
+                           queue_boxes(way, boxes, where, flags), result);
           }
         }
         expect_copies_still_work(way, lent, result, stream);
@@ -847,7 +919,7 @@ TEST(CopyBatch, HintsAreIgnoredForOpenedMemory) {
                                      {CU_MEM_LOCATION_TYPE_HOST, 0},
                                      {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}};
       int round = 0;
-      for_each_way(me, kWays, [&](Way way) {
+      for_each_way(me, any_way, [&](const Way& way) {
         for (const CUmemLocation& hint : hints) {
           SCOPED_TRACE("a hint of type " + std::to_string(hint.type));
           me.send("another round", true);
@@ -938,7 +1010,7 @@ TEST(CopyBatch, ABoxOfOpenedMemoryHasGaps) {
       const Stream stream;
       const auto box = side_of(
           reinterpret_cast<const char*>(lent.data) + kFirst, {}, kRow, kRows);
-      for_each_way(me, std::vector<Way>{Way::kBoxes, Way::kBox}, [&](Way way) {
+      for_each_way(me, is_of_boxes, [&](const Way& way) {
         me.send("another round", true);
         me.wait("filled");
         result.poison();
