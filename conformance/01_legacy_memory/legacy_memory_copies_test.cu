@@ -705,13 +705,66 @@ TEST(CopyBatch, EachCopyHasAValidOrder) {
   scenario.run(20s);
 }
 
-// The forms of CUDA 12.8; null if the driver is older.
-template <class Form>
-static Form form_of_cuda_12_8(const char* name) {
-  const auto form = reinterpret_cast<Form>(driver_entry(name, 12080));
-  cudaGetLastError();
-  return form;
+namespace {
+
+// The forms of CUDA 12.8 of both batches; null if the driver is older.
+class OldForms {
+ public:
+  OldForms()
+      : batch_(reinterpret_cast<decltype(batch_)>(
+            driver_entry("cuMemcpyBatchAsync", 12080))),
+        boxes_(reinterpret_cast<decltype(boxes_)>(
+            driver_entry("cuMemcpy3DBatchAsync", 12080))) {
+    cudaGetLastError();
+  }
+  bool are_known() const { return batch_ != nullptr && boxes_ != nullptr; }
+  CUresult batch(Arguments& all, size_t* failed, cudaStream_t stream) const {
+    note_call("cuMemcpyBatchAsync of CUDA 12.8");
+    return batch_(all.to.data(), all.from.data(), all.sizes.data(),
+                  all.sizes.size(), all.attributes.data(), all.first.data(),
+                  all.first.size(), failed, stream);
+  }
+  CUresult boxes(std::vector<CUDA_MEMCPY3D_BATCH_OP> list, size_t* failed,
+                 unsigned long long flags, cudaStream_t stream) const {
+    note_call("cuMemcpy3DBatchAsync of CUDA 12.8");
+    return boxes_(list.size(), list.data(), failed, flags, stream);
+  }
+
+ private:
+  decltype(&cuMemcpyBatchAsync_v1) batch_;
+  decltype(&cuMemcpy3DBatchAsync_v1) boxes_;
+};
+
+// In a batch of right copies, one has no valid order.
+void expect_the_wrong_copy_is_named(Role& me, const OldForms& forms,
+                                    const std::vector<Copy>& right,
+                                    size_t wrong, const Stream& stream) {
+  SCOPED_TRACE("copy " + std::to_string(wrong) + " has no valid order");
+  std::vector<CUDA_MEMCPY3D_BATCH_OP> list;
+  for (const Copy& one : right) list.push_back(box_of(one));
+  list[wrong].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
+  Sentinel<size_t> failed;
+  EXPECT_REFUSED(forms.boxes(list, failed.out(), 0, stream),
+                 CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(failed.value, wrong) << "cuMemcpy3DBatchAsync";
+
+  // An entry of the attributes is wrong, and it is for one copy.
+  Arguments arguments(right);
+  arguments.first = {0, 1, 2, 3};
+  arguments.attributes.resize(4, arguments.attributes.front());
+  arguments.attributes[wrong].srcAccessOrder =
+      CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
+  Sentinel<size_t> index;
+  EXPECT_REFUSED(forms.batch(arguments, index.out(), stream),
+                 CUDA_ERROR_INVALID_VALUE);
+  EXPECT_TRUE(index.value == wrong || index.value == SIZE_MAX)
+      << "cuMemcpyBatchAsync says " << index.value;
+  me.observe("cuMemcpyBatchAsync of CUDA 12.8 names " +
+             std::string(index.value == wrong ? "the copy" : "no copy") +
+             " whose attributes are wrong");
 }
+
+}  // namespace
 
 TEST(CopyBatch, TheFormsOfCuda128SayWhichCopyIsWrong) {
   covers("COPY-07");
@@ -721,53 +774,23 @@ TEST(CopyBatch, TheFormsOfCuda128SayWhichCopyIsWrong) {
   scenario.role("importer", [](Role& me) {
     borrow(me, Kind::kOpened, [&](const Words& lent) {
       me.wait("filled");
-      const auto batch = form_of_cuda_12_8<decltype(&cuMemcpyBatchAsync_v1)>(
-          "cuMemcpyBatchAsync");
-      const auto boxes = form_of_cuda_12_8<decltype(&cuMemcpy3DBatchAsync_v1)>(
-          "cuMemcpy3DBatchAsync");
-      if (batch == nullptr || boxes == nullptr) {
+      const OldForms forms;
+      if (!forms.are_known()) {
         me.not_applicable("this driver has no batches of copies of CUDA 12.8");
         me.signal("tried");
         return me.wait("checked");
       }
       const DeviceBuffer result(kBytes);
       const Stream stream;
-      constexpr size_t kPart = kBytes / 4;
       std::vector<Copy> right;
       for (size_t i = 0; i < 4; ++i)
         right.push_back(
-            {quarter(result, i).data, quarter(lent, i).data, kPart});
-      for (size_t wrong = 0; wrong < right.size(); ++wrong) {
-        SCOPED_TRACE("copy " + std::to_string(wrong) + " has no valid order");
-        std::vector<CUDA_MEMCPY3D_BATCH_OP> list;
-        for (const Copy& one : right) list.push_back(box_of(one));
-        list[wrong].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
-        Sentinel<size_t> failed;
-        EXPECT_REFUSED(boxes(list.size(), list.data(), failed.out(), 0, stream),
-                       CUDA_ERROR_INVALID_VALUE);
-        EXPECT_EQ(failed.value, wrong) << "cuMemcpy3DBatchAsync";
-
-        // An entry of the attributes is wrong, and it is for one copy.
-        Arguments arguments(right);
-        arguments.first = {0, 1, 2, 3};
-        arguments.attributes.resize(4, arguments.attributes.front());
-        arguments.attributes[wrong].srcAccessOrder =
-            CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
-        Sentinel<size_t> index;
-        EXPECT_REFUSED(
-            batch(arguments.to.data(), arguments.from.data(),
-                  arguments.sizes.data(), 4, arguments.attributes.data(),
-                  arguments.first.data(), 4, index.out(), stream),
-            CUDA_ERROR_INVALID_VALUE);
-        EXPECT_TRUE(index.value == wrong || index.value == SIZE_MAX)
-            << "cuMemcpyBatchAsync says " << index.value;
-        me.observe("cuMemcpyBatchAsync of CUDA 12.8 names " +
-                   std::string(index.value == wrong ? "the copy" : "no copy") +
-                   " whose attributes are wrong");
-      }
-      CUDA_MEMCPY3D_BATCH_OP one = box_of(right.front());
+            {quarter(result, i).data, quarter(lent, i).data, kBytes / 4});
+      for (size_t wrong = 0; wrong < right.size(); ++wrong)
+        expect_the_wrong_copy_is_named(me, forms, right, wrong, stream);
       Sentinel<size_t> failed;
-      const CUresult code = boxes(1, &one, failed.out(), 1, stream);
+      const CUresult code =
+          forms.boxes({box_of(right.front())}, failed.out(), 1, stream);
       me.observe("a flag of the batch: " + name_of(code));
       EXPECT_TRUE(code == CUDA_SUCCESS || failed.value == SIZE_MAX)
           << "a flag of the batch concerns copy " << failed.value;
@@ -778,10 +801,7 @@ TEST(CopyBatch, TheFormsOfCuda128SayWhichCopyIsWrong) {
       CALL(cudaDeviceSynchronize());
       Arguments arguments(right);
       Sentinel<size_t> index;
-      EXPECT_SUCCESS(batch(arguments.to.data(), arguments.from.data(),
-                           arguments.sizes.data(), 4,
-                           arguments.attributes.data(), arguments.first.data(),
-                           1, index.out(), stream));
+      EXPECT_SUCCESS(forms.batch(arguments, index.out(), stream));
       EXPECT_TRUE(passes(stream));
       EXPECT_READS(result, pattern("exporter"));
       me.signal("tried");
@@ -823,8 +843,49 @@ static void expect_no_harm(Role& me, const std::string& what, CUresult code,
   EXPECT_TRUE(all_are(quarter(result, 3), kPoison)) << what;
 }
 
-static bool has_arguments_to_mistake(const Way& way) {
-  return is_batch(way) || is_of_boxes(way);
+static void try_wrong_batches(Role& me, const Way& way,
+                              const std::vector<Copy>& right,
+                              const Words& result, cudaStream_t stream) {
+  for (const Mistake& mistake : kMistakes) {
+    result.poison();
+    CALL(cudaDeviceSynchronize());
+    Arguments arguments(right);
+    arguments.first = mistake.first;
+    arguments.attributes.resize(3, arguments.attributes.front());
+    const CUresult code = arguments.queue(
+        way, 2, mistake.kinds, mistake.in_the_legacy_stream ? nullptr : stream);
+    expect_no_harm(me, std::string(way.name) + ", " + mistake.name, code,
+                   result);
+  }
+}
+
+static void try_wrong_boxes(Role& me, const Way& way,
+                            const std::vector<Copy>& right, const Words& result,
+                            cudaStream_t stream) {
+  const CUDA_MEMCPY3D_BATCH_OP good = box_of(right[0]);
+  const CUDA_MEMCPY3D_BATCH_OP other = box_of(right[1]);
+  CUDA_MEMCPY3D_BATCH_OP flat = other, thin = other, empty = other;
+  flat.extent.depth = 0;
+  thin.extent.height = 0;
+  empty.extent.width = 0;
+  const struct {
+    const char* name;
+    CUDA_MEMCPY3D_BATCH_OP second;
+    unsigned long long flags;
+    cudaStream_t where;
+  } attempts[] = {{"a box without depth", flat, 0, stream},
+                  {"a box without height", thin, 0, stream},
+                  {"a box without width", empty, 0, stream},
+                  {"a flag of the call", other, 1, stream},
+                  {"boxes in the NULL stream", other, 0, nullptr}};
+  for (const auto& [name, second, flags, where] : attempts) {
+    result.poison();
+    CALL(cudaDeviceSynchronize());
+    std::vector<CUDA_MEMCPY3D_BATCH_OP> boxes = {good, second};
+    if (!is_batch(way)) boxes = {second};
+    expect_no_harm(me, std::string(way.name) + ", " + name,
+                   queue_boxes(way, boxes, where, flags), result);
+  }
 }
 
 TEST(CopyBatch, AWrongBatchHarmsNobody) {
@@ -838,50 +899,13 @@ TEST(CopyBatch, AWrongBatchHarmsNobody) {
       const DeviceBuffer result(kBytes);
       const Stream stream;
       constexpr size_t kPart = kBytes / 4;
-      const auto begin = [&] {
-        result.poison();
-        CALL(cudaDeviceSynchronize());
-      };
       const std::vector<Copy> right = {
           {quarter(result, 0).data, quarter(lent, 0).data, kPart},
           {quarter(result, 1).data, quarter(lent, 1).data, kPart}};
-      for_each_way(me, has_arguments_to_mistake, [&](const Way& way) {
-        if (way.function == Function::kBatch) {
-          for (const Mistake& mistake : kMistakes) {
-            begin();
-            Arguments arguments(right);
-            arguments.first = mistake.first;
-            arguments.attributes.resize(3, arguments.attributes.front());
-            const CUresult code = arguments.queue(
-                way, 2, mistake.kinds,
-                mistake.in_the_legacy_stream ? nullptr : cudaStream_t{stream});
-            expect_no_harm(me, std::string(way.name) + ", " + mistake.name,
-                           code, result);
-          }
-        } else {
-          const CUDA_MEMCPY3D_BATCH_OP good = box_of(right.front());
-          CUDA_MEMCPY3D_BATCH_OP flat = good, thin = good, empty = good;
-          flat.extent.depth = 0;
-          thin.extent.height = 0;
-          empty.extent.width = 0;
-          const struct {
-            const char* name;
-            CUDA_MEMCPY3D_BATCH_OP second;
-            unsigned long long flags;
-            cudaStream_t where;
-          } attempts[] = {{"a box without depth", flat, 0, stream},
-                          {"a box without height", thin, 0, stream},
-                          {"a box without width", empty, 0, stream},
-                          {"a flag of the batch", good, 1, stream},
-                          {"boxes in the null stream", good, 0, nullptr}};
-          for (const auto& [name, second, flags, where] : attempts) {
-            begin();
-            std::vector<CUDA_MEMCPY3D_BATCH_OP> boxes = {good, second};
-            if (!is_batch(way)) boxes = {second};
-            expect_no_harm(me, std::string(way.name) + ", " + name,
-                           queue_boxes(way, boxes, where, flags), result);
-          }
-        }
+      for_each_way(me, any_way, [&](const Way& way) {
+        if (way.function == Function::kBatch)
+          try_wrong_batches(me, way, right, result, stream);
+        if (is_of_boxes(way)) try_wrong_boxes(me, way, right, result, stream);
         expect_copies_still_work(way, lent, result, stream);
       });
       EXPECT_TRUE(context_is_usable());
