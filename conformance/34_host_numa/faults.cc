@@ -101,6 +101,31 @@ FAULTS {
         return accepted(call);
       });
 
+  fault("node-fabric-refused", {"MNGD-16"},
+        "memory on a node of the host cannot be exported as a fabric handle")
+      .on({kExport},
+          WHEN(is_fabric(call) &&
+               is_on_node(properties_of(call.at<Chunk>(1)).location)),
+          refuses(CUDA_ERROR_NOT_SUPPORTED))
+      .on_machine("fabric");
+
+  fault("node-fabric-elsewhere", {"MNGD-16"},
+        "the import of a fabric handle of memory on a node of the host gives "
+        "other memory")
+      .after({kImport},
+             WHEN(is_fabric(call) &&
+                  is_on_node(properties_of(*call.at<Chunk*>(0)).location)),
+             [](Call& call) {
+               const Chunk other = new_chunk(
+                   kGranule, properties_of(*call.at<Chunk*>(0)).location,
+                   kFabric);
+               if (other == 0) return false;
+               DRIVER_CALL(cuMemRelease)(*call.at<Chunk*>(0));
+               *call.at<Chunk*>(0) = other;
+               return true;
+             })
+      .on_machine("fabric");
+
   fault("node-set-lost", {"MNGD-15"},
         "a memset does not reach memory on a node of the host")
       .on({kSet}, node_not_reached);

@@ -288,3 +288,68 @@ TEST(HostNuma, AGpuOfEachProcessWorksInAPoolOfANode) {
   });
   scenario.run(20s);
 }
+
+// The attribute came with CUDA 12.8.
+constexpr auto kNodesShare = static_cast<CUdevice_attribute>(143);
+
+static CUmemAllocationProp fabric_memory_of_a_node() {
+  CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_FABRIC);
+  wanted.location = nearest_node();
+  return wanted;
+}
+
+// Says what happens where the attribute is 0.
+static void tries_fabric_memory_of_a_node(Role& me) {
+  const CUmemAllocationProp wanted = fabric_memory_of_a_node();
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult code = DRIVER(cuMemCreate)(&handle, kBytes, &wanted, 0);
+  if (code == CUDA_SUCCESS) CALL(DRIVER(cuMemRelease)(handle));
+  me.observe("cuMemCreate of fabric memory on a host NUMA node: " +
+             name_of(code));
+  me.not_applicable(
+      "CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED is 0");
+}
+
+TEST(HostNuma, AFabricHandleSharesMemoryOfANode) {
+  covers("MNGD-16");
+  needs(gpus(1), fabric, numa_vmm);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const bool nodes_share = attribute(kNodesShare) != 0;
+    me.send("nodes share", nodes_share);
+    if (!nodes_share) return tries_fabric_memory_of_a_node(me);
+    const CUmemAllocationProp wanted = fabric_memory_of_a_node();
+    const size_t bytes = granule(wanted);
+    const Chunk chunk = Chunk::create(bytes, wanted);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter's GPU"));
+    Sentinel<CUmemFabricHandle> handle;
+    EXPECT_SUCCESS(DRIVER(cuMemExportToShareableHandle)(
+        handle.out(), chunk.handle(), CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    me.send("handle", handle.result());
+    me.wait("the GPU has written");
+    EXPECT_READS(mapping, pattern("importer's GPU"));
+    me.signal("read");
+    me.wait("the CPU has written");
+    EXPECT_READS(mapping, pattern("importer's CPU"));
+  });
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    if (!me.receive<bool>("nodes share")) return;
+    const auto handle = me.receive<CUmemFabricHandle>("handle");
+    const Chunk chunk = Chunk::import(handle);
+    EXPECT_EQ(chunk.properties().location.type, CU_MEM_LOCATION_TYPE_HOST_NUMA);
+    const size_t bytes = granule(fabric_memory_of_a_node());
+    const Mapping mapping(chunk, bytes);
+    EXPECT_READS(mapping, pattern("exporter's GPU"));
+    mapping.fill(pattern("importer's GPU"));
+    me.signal("the GPU has written");
+    me.wait("read");
+    allow_cpu(mapping, nearest_node());
+    EXPECT_TRUE(host_reads(mapping, pattern("importer's GPU")));
+    host_writes(mapping, pattern("importer's CPU"));
+    me.signal("the CPU has written");
+  });
+  scenario.run(20s);
+}

@@ -259,6 +259,18 @@ int rebinding_after_export_is_stale(Call& call) {
   return call.proceed();
 }
 
+// The parameters of a node with a batch of copies, as CUDA 13.5 declares them.
+struct FabricNode {
+  int type;
+  int reserved[3];
+  size_t count;
+};
+bool is_fabric_node(Call& call) {
+  const auto* const wanted = call.at<const FabricNode*>(5);
+  return wanted != nullptr && wanted->type == 18;
+}
+FabricNode& fabric_node(Call& call) { return *call.at<FabricNode*>(5); }
+
 FAULTS {
   fault("endpoint-numbers-too-few", {"ENDP-01"},
         "only the first of the requested endpoint numbers is reserved")
@@ -769,6 +781,19 @@ FAULTS {
             }
             return changed ? proceed_with(call, list) : call.proceed();
           });
+
+  fault("fabric-node-first-copy", {"FCPY-07"},
+        "a node of a graph makes only the first copy of its batch")
+      .before({"cudaGraphAddNode"}, WHEN(is_fabric_node(call)),
+              [](Call& call) { return set_to(fabric_node(call).count, 1); })
+      .on_machine("fabric-13.5");
+
+  fault("fabric-node-at-once", {"FCPY-07"},
+        "a graph with a batch of copies does not wait for its stream")
+      .after({"cudaGraphAddNode"}, WHEN(is_fabric_node(call)),
+             NOTE(marks.put("fabric node", 1)))
+      .before({kLaunchGraph}, WHEN(marks.has("fabric node")), privately)
+      .on_machine("fabric-13.5");
 
   fault("fabric-copy-not-waited-for", {"FCPY-01"},
         "a copy from an endpoint is done only after the program has "

@@ -1,6 +1,7 @@
 // Copies over a fabric, from and to logical endpoints.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -331,6 +332,135 @@ TEST(FabricCopy, NotSupportedWithoutEndpoints) {
                              stream));
     CALL(cudaDeviceSynchronize());
     EXPECT_TRUE(kernel_reads(target, pattern("kept")));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+namespace {
+
+// A node that makes a batch of copies, as CUDA 13.5 declares it.
+struct FabricCopies {
+  size_t count;
+  CUDA_FABRIC_COPY_BATCH_OP* list;
+  unsigned long long flags;
+  CUcontext context;
+};
+
+// A graph of such nodes.
+class CopyGraph {
+ public:
+  CopyGraph() { CALL(cudaGraphCreate(&graph_, 0)); }
+  CopyGraph(const CopyGraph&) = delete;
+  ~CopyGraph() {
+    if (replay_ != nullptr) cudaGraphExecDestroy(replay_);
+    cudaGraphDestroy(graph_);
+  }
+  // Adds a node after the one that was added last.
+  CUresult add(std::vector<CUDA_FABRIC_COPY_BATCH_OP> batch,
+               unsigned long long flags = 0) {
+    constexpr int kType = 18;  // CU_GRAPH_NODE_TYPE_FABRIC_CPY_BATCH
+    const FabricCopies copies{batch.size(), batch.data(), flags, nullptr};
+    CUgraphNodeParams wanted{};
+    std::memcpy(&wanted.type, &kType, sizeof kType);
+    static_assert(sizeof copies <= sizeof wanted.reserved1);
+    std::memcpy(&wanted.reserved1, &copies, sizeof copies);
+    CUgraphNode node = nullptr;
+    const CUresult code = NOTED(NEWER(cuGraphAddNode)(
+        &node, graph_, last_ == nullptr ? nullptr : &last_, nullptr,
+        last_ == nullptr ? 0 : 1, &wanted));
+    if (code == CUDA_SUCCESS) last_ = node;
+    return code;
+  }
+  cudaError_t instantiate() {
+    return NOTED(cudaGraphInstantiate(&replay_, graph_, 0));
+  }
+  void launch(cudaStream_t stream) const {
+    CALL(cudaGraphLaunch(replay_, stream));
+  }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t replay_ = nullptr;
+  CUgraphNode last_ = nullptr;
+};
+
+}  // namespace
+
+TEST(FabricCopy, EachLaunchOfAGraphMakesTheCopiesOfItsNodes) {
+  covers("FCPY-07");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule(), half = bytes / 2;
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.poison();
+    const Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    const DeviceBuffer source(bytes), result(bytes);
+    source.fill(pattern("not launched"));
+    result.fill(pattern("before"));
+    CopyGraph graph;
+    const auto at = [](const Words& words, size_t offset) {
+      return operand(reinterpret_cast<char*>(words.data) + offset);
+    };
+    EXPECT_SUCCESS(graph.add(
+        {copy_op(operand(endpoint.id(), 0), at(source, 0), half),
+         copy_op(operand(endpoint.id(), half), at(source, half), half)}));
+    EXPECT_SUCCESS(graph.add(
+        {copy_op(at(result, 0), operand(endpoint.id(), 0), half),
+         copy_op(at(result, half), operand(endpoint.id(), half), half)}));
+    EXPECT_SUCCESS(graph.instantiate());
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(copy_reads(result, pattern("before"))) << "before a launch";
+    const Stream stream;
+    for (const char* const name : {"first launch", "second launch"}) {
+      SCOPED_TRACE(name);
+      Latch latch;
+      latch.hold(stream);
+      source.queue_fill(pattern(name), stream);
+      graph.launch(stream);
+      source.queue_fill(pattern("too late"), stream);
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+      EXPECT_READS(result, pattern(name));
+      CALL(cudaSetDevice(0));
+      EXPECT_READS(mapped, pattern(name));
+      CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    }
+    CALL(cudaSetDevice(0));
+  });
+}
+
+TEST(FabricCopy, ANodeWithAFlagHarmsNobody) {
+  covers("FCPY-08");
+  needs(gpus(1), endpoints);
+  run_alone([](Role& me) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.fill(pattern("bound"));
+    const Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    const DeviceBuffer result(bytes);
+    const auto out =
+        copy_op(operand(result.data), operand(endpoint.id(), 0), bytes);
+    {
+      CopyGraph wrong;
+      const CUresult code = wrong.add({out}, 1);
+      me.observe("a node with the lowest flag: " + name_of(code));
+    }
+    CopyGraph graph;
+    EXPECT_SUCCESS(graph.add({out}));
+    EXPECT_SUCCESS(graph.instantiate());
+    const Stream stream;
+    graph.launch(stream);
+    EXPECT_TRUE(passes(stream));
+    EXPECT_READS(result, pattern("bound"));
+    CALL(cudaSetDevice(0));
+    EXPECT_READS(mapped, pattern("bound"));
     EXPECT_TRUE(context_is_usable());
   });
 }

@@ -262,6 +262,100 @@ CUresult cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP* list,
 }
 #endif
 
+// Batches of copies (CUDA 12.8; CUDA 13.0 has another form), and single copies
+// with attributes (CUDA 13.2).
+#if CUDA_VERSION < 12080
+enum CUmemcpyFlags {
+  CU_MEMCPY_FLAG_DEFAULT = 0,
+  CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1,
+};
+enum CUmemcpySrcAccessOrder {
+  CU_MEMCPY_SRC_ACCESS_ORDER_INVALID = 0,
+  CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
+  CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
+  CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3,
+  CU_MEMCPY_SRC_ACCESS_ORDER_MAX = 0x7FFFFFFF,
+};
+struct CUmemcpyAttributes {
+  CUmemcpySrcAccessOrder srcAccessOrder;
+  CUmemLocation srcLocHint;
+  CUmemLocation dstLocHint;
+  unsigned flags;
+};
+enum CUmemcpy3DOperandType {
+  CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
+  CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
+};
+struct CUoffset3D {
+  size_t x, y, z;
+};
+struct CUextent3D {
+  size_t width, height, depth;
+};
+struct CUmemcpy3DOperand {
+  CUmemcpy3DOperandType type;
+  union {
+    struct {
+      CUdeviceptr ptr;
+      size_t rowLength;
+      size_t layerHeight;
+      CUmemLocation locHint;
+    } ptr;
+    struct {
+      CUarray array;
+      CUoffset3D offset;
+    } array;
+  } op;
+};
+struct CUDA_MEMCPY3D_BATCH_OP {
+  CUmemcpy3DOperand src;
+  CUmemcpy3DOperand dst;
+  CUextent3D extent;
+  CUmemcpySrcAccessOrder srcAccessOrder;
+  unsigned flags;
+};
+#endif
+
+#if CUDA_VERSION < 13000
+#undef cuMemcpyBatchAsync
+#undef cuMemcpy3DBatchAsync
+// A look-up by name in a driver of CUDA 13 returns these forms.
+#define cuMemcpyBatchAsync cuMemcpyBatchAsync_v2
+#define cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_v2
+extern "C" {
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from,
+                               size_t* sizes, size_t count,
+                               CUmemcpyAttributes* attributes,
+                               size_t* first_copies, size_t kinds,
+                               CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* list,
+                                 unsigned long long flags, CUstream stream);
+}
+#endif
+
+extern "C" {
+#if CUDA_VERSION < 13020
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from,
+                                     size_t size,
+                                     CUmemcpyAttributes* attributes,
+                                     CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* wanted,
+                                       unsigned long long flags,
+                                       CUstream stream);
+#endif
+// The forms of CUDA 12.8 and 12.9, which drivers keep under the names
+// cuMemcpyBatchAsync and cuMemcpy3DBatchAsync of these versions. No library has
+// the names below.
+CUresult cuMemcpyBatchAsync_v1(CUdeviceptr* to, CUdeviceptr* from,
+                               size_t* sizes, size_t count,
+                               CUmemcpyAttributes* attributes,
+                               size_t* first_copies, size_t kinds,
+                               size_t* failed, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v1(size_t count, CUDA_MEMCPY3D_BATCH_OP* list,
+                                 size_t* failed, unsigned long long flags,
+                                 CUstream stream);
+}
+
 #if CUDA_VERSION < 13000
 enum CUatomicOperation : unsigned {};
 extern "C" CUresult cuDeviceGetP2PAtomicCapabilities(
@@ -309,3 +403,12 @@ static_assert(offsetof(CUfabricCpyOperand, op) == 8);
 static_assert(offsetof(CUfabricCpyOperand, op.le.offset) == 16);
 static_assert(sizeof(CUDA_FABRIC_COPY_BATCH_OP) == 64);
 static_assert(offsetof(CUDA_FABRIC_COPY_BATCH_OP, size) == 48);
+static_assert(CU_MEMCPY_SRC_ACCESS_ORDER_ANY == 3);
+static_assert(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE == 1);
+static_assert(CU_MEMCPY_OPERAND_TYPE_ARRAY == 2);
+static_assert(sizeof(CUmemcpyAttributes) == 24);
+static_assert(offsetof(CUmemcpyAttributes, flags) == 20);
+static_assert(sizeof(CUmemcpy3DOperand) == 40);
+static_assert(offsetof(CUmemcpy3DOperand, op.ptr.locHint) == 32);
+static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112);
+static_assert(offsetof(CUDA_MEMCPY3D_BATCH_OP, srcAccessOrder) == 104);

@@ -40,12 +40,26 @@ Function* of_name(const char* name) {
   return nullptr;
 }
 
+// The batches of copies have other arguments since CUDA 13.0. The forms of
+// before have names of their own in calls.inc.
+const char* older_form(const char* name, int version) {
+  if (version >= 13000) return nullptr;
+  if (std::strcmp(name, "cuMemcpyBatchAsync") == 0)
+    return "cuMemcpyBatchAsync_v1";
+  if (std::strcmp(name, "cuMemcpy3DBatchAsync") == 0)
+    return "cuMemcpy3DBatchAsync_v1";
+  return nullptr;
+}
+
 // Replaces the driver's function in `entry` by the wrapper. A version of an
 // older major release may have other arguments, so this function leaves such a
 // version in `entry`.
 void hand_out(const char* name, int version, void** entry) {
   if (entry == nullptr || *entry == nullptr) return;
-  if (version / 1000 < CUDA_VERSION / 1000) return;
+  if (const char* const form = older_form(name, version))
+    name = form;
+  else if (version / 1000 < CUDA_VERSION / 1000)
+    return;
   if (std::strcmp(name, "cuGetProcAddress") == 0) {
     *entry = reinterpret_cast<void*>(&cuGetProcAddress_v2);
     return;

@@ -140,6 +140,23 @@ using ipclab::faults::Wrapper;
                                            a1, a2, a3, a4, a5, a6, a7);      \
   }
 
+#define EXPORT_9(symbol, like, text, roles, canonical, face)                   \
+  EXPORTED Result<decltype(like)> symbol(P(like, 0), P(like, 1), P(like, 2),   \
+                                         P(like, 3), P(like, 4), P(like, 5),   \
+                                         P(like, 6), P(like, 7), P(like, 8));  \
+  namespace {                                                                  \
+  __attribute__((init_priority(1000)))                                         \
+  Function slot_##symbol(text, #symbol, canonical, face, roles,                \
+                         reinterpret_cast<void*>(&symbol));                    \
+  }                                                                            \
+  EXPORTED Result<decltype(like)> symbol(P(like, 0), P(like, 1), P(like, 2),   \
+                                         P(like, 3), P(like, 4), P(like, 5),   \
+                                         P(like, 6), P(like, 7), P(like, 8)) { \
+    return Wrapper<decltype(like)>::around(slot_##symbol,                      \
+                                           __builtin_return_address(0), a0,    \
+                                           a1, a2, a3, a4, a5, a6, a7, a8);    \
+  }
+
 #define EXPORT(count, symbol, like, text, roles, canonical, face) \
   EXPORT_##count(symbol, like, text, roles, canonical, face)
 

@@ -190,6 +190,9 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
       *value = (profile().chunk_handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
       return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED:
+      *value = profile().vmm && profile().imex;
+      return CUDA_SUCCESS;
     default: {
       const auto found = fixed_attributes().find(attribute);
       *value = found == fixed_attributes().end() ? 0 : found->second;

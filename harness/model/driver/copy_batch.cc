@@ -77,8 +77,11 @@ CUresult copy_batch(const CUdeviceptr* to, const CUdeviceptr* from,
   std::vector<Copy> copies;
   for (size_t kind = 0; kind < kinds; ++kind) {
     const size_t end = kind + 1 < kinds ? first_copies[kind + 1] : count;
-    if (end <= first_copies[kind] || end > count ||
-        !is_order(attributes[kind].srcAccessOrder)) {
+    if (end <= first_copies[kind] || end > count) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_order(attributes[kind].srcAccessOrder)) {
+      if (failed != nullptr) *failed = first_copies[kind];
       return CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t i = first_copies[kind]; i < end; ++i) {

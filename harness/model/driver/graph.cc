@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/copy.h"
+#include "core/endpoint.h"
 #include "core/event.h"
 #include "core/memory.h"
 #include "core/profile.h"
@@ -75,6 +76,33 @@ CUresult list_nodes(const std::vector<CUgraphNode>& found, CUgraphNode* nodes,
   }
   *count = found.size();
   return CUDA_SUCCESS;
+}
+
+// A node of CUDA 13.5, which the headers of the model do not have.
+constexpr int kFabricCopies = 18;
+struct FabricCopies {
+  size_t count;
+  CUDA_FABRIC_COPY_BATCH_OP* list;
+  unsigned long long flags;
+  CUcontext context;
+};
+
+CUresult add_fabric_copies(CUgraphNode* node, const NodePlace& place,
+                           const CUgraphNodeParams* wanted) {
+  if (profile().driver_version < 13050) return CUDA_ERROR_INVALID_VALUE;
+  FabricCopies copies;
+  std::memcpy(&copies, &wanted->reserved1, sizeof copies);
+  if (copies.count == 0 || copies.list == nullptr || copies.flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::vector<CUDA_FABRIC_COPY_BATCH_OP> list(copies.list,
+                                                    copies.list + copies.count);
+  return add(
+      node, place,
+      [&list](const std::shared_ptr<Stream>& stream) {
+        return endpoint_copy(stream, stream->context(), list);
+      },
+      copies.context);
 }
 
 CUresult nodes_of(CUgraph handle, bool roots_only, CUgraphNode* nodes,
@@ -250,6 +278,11 @@ IPCLAB_DRIVER_API CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph,
   if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (edges != nullptr && std::any_of(edges, edges + count, is_programmatic)) {
     return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  int type = 0;  // perhaps none that the enumeration has
+  std::memcpy(&type, &wanted->type, sizeof type);
+  if (type == kFabricCopies) {
+    return add_fabric_copies(node, {graph, after, count}, wanted);
   }
   switch (wanted->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
