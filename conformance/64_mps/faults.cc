@@ -43,6 +43,34 @@ int mps_outsider_opens_copy(Call& call) {
   return code;
 }
 
+// A number for the daemon of which this process is a client; 0 if of none.
+uint64_t own_daemon() {
+  const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  if (folder == nullptr || !is_mps_client()) return 0;
+  uint64_t number = 1;
+  for (const char* at = folder; *at != '\0'; ++at)
+    number = number * 31 + static_cast<unsigned char>(*at);
+  return number;
+}
+
+// Proceeds with the export of memory or of an event, and tells the other
+// processes of which daemon this process is a client.
+int told_daemon(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !is_mps_client()) return code;
+  const std::string key = exports_memory(call)
+                              ? key_of(call.at<void*>(0), 64)
+                              : made_key<cudaIpcEventHandle_t>(call);
+  tell_processes("daemon-" + key, own_daemon());
+  return code;
+}
+
+// Is this process a client of another daemon than the exporter?
+bool is_of_other_daemon(const std::string& key) {
+  const uint64_t exporters = told("daemon-" + key, 0);
+  return exporters != 0 && is_mps_client() && exporters != own_daemon();
+}
+
 // In a client of MPS, calls do nothing with an imported event.
 int mps_import_ignored(Call& call) {
   const cudaEvent_t event = shared_event(call);
@@ -153,6 +181,61 @@ FAULTS {
         return code == kSuccess && of_client && !is_mps_client()
                    ? opened_unconnected(call)
                    : code;
+      });
+
+  fault("mps-other-server-refused", {"MPS-04"},
+        "a client of MPS cannot open memory of a client of another server")
+      .on({kGetHandle}, told_daemon)
+      .on({kOpen},
+          WHEN(is_of_other_daemon(
+              key_of_handle(call.at<cudaIpcMemHandle_t>(1)))),
+          refuses());
+
+  fault("mps-other-server-opens-copy", {"MPS-04"},
+        "a client of MPS opens a copy of the memory of a client of another "
+        "server")
+      .on({kGetHandle}, told_daemon)
+      .on({kOpen, kClose}, [](Call& call) -> int {
+        if (is_close_call(call)) return copy_closed(call);
+        return is_of_other_daemon(key_of_handle(call.at<cudaIpcMemHandle_t>(1)))
+                   ? copy_opened(call)
+                   : call.proceed();
+      });
+
+  fault("mps-other-server-event-unconnected", {"MPS-04"},
+        "a client of MPS opens an event of a client of another server as an "
+        "event that no process records")
+      .on({kGetEventHandle}, told_daemon)
+      .on({kOpenEvent}, [](Call& call) {
+        const bool other =
+            is_of_other_daemon(given_key<cudaIpcEventHandle_t>(call));
+        const int code = call.proceed();
+        return code == kSuccess && other ? opened_unconnected(call) : code;
+      });
+
+  fault("mps-chunk-import-copy", {"MPS-05"},
+        "in a client of MPS, an import of memory of cuMemCreate is a copy, "
+        "made when it is mapped")
+      .on({kImport, kMap, kUnmap}, WHEN(is_mps_client()),
+          DO(map_other_memory(call, true)));
+
+  fault("mps-chunk-import-refused", {"MPS-05"},
+        "in a client of MPS, the import of a descriptor of cuMemCreate is "
+        "refused")
+      .on({kImport}, WHEN(is_mps_client()), refuses());
+
+  fault("mps-pool-import-refused", {"MPS-05"},
+        "in a client of MPS, the import of a pool is refused")
+      .on({kImportPool}, WHEN(is_mps_client()), refuses());
+
+  fault("mps-pool-copy-lost", {"MPS-05"},
+        "in a client of MPS, cudaMemcpy does not reach imported memory of a "
+        "pool")
+      .on({kCopy}, [](Call& call) {
+        return is_mps_client() &&
+                       import_around(call.value<void*>(kPointer)).bytes != 0
+                   ? lost(call)
+                   : call.proceed();
       });
 }
 

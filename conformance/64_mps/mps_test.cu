@@ -1,14 +1,16 @@
-// Processes that are clients of MPS share memory with each other and with a
-// process that is not a client. Mirror of samples/64_mps; the daemon is started
-// as in the lesson.
+// Processes that are clients of MPS share memory with each other, with clients
+// of another server, and with a process that is not a client. Mirror of
+// samples/64_mps; the daemons are started as in the lesson.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
+#include "harness/scenario/vmm.h"
 #include "samples/64_mps/daemon.h"
 
 using namespace ipclab;
@@ -18,13 +20,38 @@ namespace {
 using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 4 << 20;
+constexpr char kMps[] = "MPS", kSecondMps[] = "second MPS";  // their roles
 
-// The daemon's folder. The referee makes and removes this folder, whatever a
+// The folder of a daemon. The referee makes and removes this folder, whatever a
 // role does.
 struct Folder {
   const std::string path = in_role() ? "" : new_folder();
+  Folder() = default;
+  Folder(const Folder&) = delete;
   ~Folder() {
     if (!path.empty()) std::filesystem::remove_all(path);
+  }
+};
+
+// Of which daemon exporter and importer are clients; empty: of none.
+struct Cast {
+  std::string exporter, importer;
+
+  std::vector<std::string> daemons() const {
+    std::vector<std::string> all;
+    for (const std::string& each : {exporter, importer})
+      if (!each.empty() && (all.empty() || all.front() != each))
+        all.push_back(each);
+    return all;
+  }
+  const std::string& of(const Role& me) const {
+    return me.name() == "exporter" ? exporter : importer;
+  }
+  std::string text() const {
+    const auto part = [](const std::string& daemon) {
+      return daemon.empty() ? "no client" : "client of " + daemon;
+    };
+    return "exporter: " + part(exporter) + ", importer: " + part(importer);
   }
 };
 
@@ -37,39 +64,50 @@ std::string cannot_join() {
   return is_mps_client() ? "" : "CUDA does not make the process a client";
 }
 
-// The role that starts MPS in the folder of its environment, and ends MPS after
-// the roles of `clients` have ended.
+// Starts MPS in the folder of this role's environment, and tells the others.
+// Returns false if MPS does not start.
+bool starts_mps(Role& me) {
+  const std::string path = std::getenv(kPipes);
+  const std::string problem = start_mps(path);
+  me.send_bytes("problem of " + me.name(), problem);
+  me.send_bytes("pipes of " + me.name(), path);
+  if (!problem.empty()) me.not_applicable(problem);
+  return problem.empty();
+}
+
+// The role that starts MPS, and ends MPS after the roles of `clients` have
+// ended.
 std::function<void(Role&)> runs_mps(std::vector<std::string> clients) {
   return [=](Role& me) {
-    const std::string path = std::getenv(kPipes);
-    const std::string problem = start_mps(path);
-    me.send_bytes("problem of MPS", problem);
-    me.send_bytes("pipes", path);
-    if (!problem.empty()) me.not_applicable(problem);
+    const bool runs = starts_mps(me);
     for (const std::string& client : clients) me.wait_for_end(client);
-    if (problem.empty()) end_mps();
+    if (runs) end_mps();
     EXPECT_EQ(any_child(), 0) << "of MPS is left";
   };
 }
 
 // Joins MPS if the role has to be a client, and sends the result to the other
-// roles. Returns false, with the reason in the report, if MPS does not run or
-// if one of the roles cannot join.
-bool all_are_there(Role& me, const std::vector<std::string>& roles,
-                   bool client) {
-  const bool runs = me.receive_bytes("problem of MPS").empty();
-  const std::string pipes = me.receive_bytes("pipes");
-  if (!runs) return false;
-  setenv(kPipes, client ? pipes.c_str() : "/nowhere", 1);
-  const std::string problem = client ? cannot_join() : "";
-  if (!client) EXPECT_FALSE(is_mps_client()) << "finds no daemon";
+// role. Returns false, with the reason in the report, if a daemon does not run
+// or if one of the roles cannot join.
+bool all_are_there(Role& me, const Cast& cast) {
+  const std::string& mine = cast.of(me);
+  bool good = true;
+  std::string pipes = "/nowhere";
+  for (const std::string& daemon : cast.daemons()) {
+    good &= me.receive_bytes("problem of " + daemon).empty();
+    const std::string path = me.receive_bytes("pipes of " + daemon);
+    if (daemon == mine) pipes = path;
+  }
+  if (!good) return false;
+  setenv(kPipes, pipes.c_str(), 1);
+  const std::string problem = mine.empty() ? "" : cannot_join();
+  if (mine.empty()) EXPECT_FALSE(is_mps_client()) << "finds no daemon";
   if (!problem.empty()) me.not_applicable(problem);
   me.send_bytes("problem of " + me.name(), problem);
-  bool good = problem.empty();
-  for (const std::string& role : roles)
+  for (const std::string role : {"exporter", "importer"})
     if (role != me.name())
       good &= me.receive_bytes("problem of " + role).empty();
-  return good;
+  return good && problem.empty();
 }
 
 // One of four parts of the memory. The importer writes each part in another
@@ -99,9 +137,9 @@ class StepsAtTheEnd {
 
 // Lends memory and an event. Reads what the importer has written, and sees the
 // importer's record.
-std::function<void(Role&)> lends_as(bool client) {
+std::function<void(Role&)> lends_as(const Cast& cast) {
   return [=](Role& me) {
-    if (!all_are_there(me, {"exporter", "importer"}, client)) return;
+    if (!all_are_there(me, cast)) return;
     const StepsAtTheEnd steps(me, {"exporter has asked"});
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
@@ -154,9 +192,9 @@ void waits_and_records(Role& me, cudaEvent_t event) {
 
 // Opens the lent memory three times, by both APIs. Reads it by a kernel and by
 // a copy, and writes it by a kernel, by copies and by a memset.
-std::function<void(Role&)> borrows_as(bool client) {
+std::function<void(Role&)> borrows_as(const Cast& cast) {
   return [=](Role& me) {
-    if (!all_are_there(me, {"exporter", "importer"}, client)) return;
+    if (!all_are_there(me, cast)) return;
     const StepsAtTheEnd steps(me, {"importer waits", "importer has recorded"});
     const auto handle = me.receive<Handle>("handle");
     CALL(cudaFree(nullptr));  // a context for the driver API
@@ -186,45 +224,129 @@ std::function<void(Role&)> borrows_as(bool client) {
   };
 }
 
-void lend(bool exporter_is_client, bool importer_is_client) {
-  SCOPED_TRACE(std::string("exporter: ") +
-               (exporter_is_client ? "client" : "no client") +
-               ", importer: " + (importer_is_client ? "client" : "no client"));
-  const Folder folder;
+// Runs both roles beside the daemons of which they are clients.
+void run(const Cast& cast, std::function<void(Role&)> exporter,
+         std::function<void(Role&)> importer) {
+  SCOPED_TRACE(cast.text());
+  std::deque<Folder> folders;
   Scenario scenario;
-  scenario.role("daemon", runs_mps({"exporter", "importer"}))
-      .env(kPipes, folder.path);
-  scenario.role("exporter", lends_as(exporter_is_client));
-  scenario.role("importer", borrows_as(importer_is_client));
-  scenario.run(90s);
+  for (const std::string& daemon : cast.daemons())
+    scenario.role(daemon, runs_mps({"exporter", "importer"}))
+        .env(kPipes, folders.emplace_back().path);
+  scenario.role("exporter", std::move(exporter));
+  scenario.role("importer", std::move(importer));
+  scenario.run(120s);
 }
+
+void lend(const Cast& cast) { run(cast, lends_as(cast), borrows_as(cast)); }
 
 }  // namespace
 
 TEST(Mps, AClientAndAnotherProcessShareMemory) {
   covers("MPS-01");
   needs(gpus(1), legacy_memory, legacy_events, alone);
-  lend(true, false);
-  lend(false, true);
+  lend({kMps, ""});
+  lend({"", kMps});
 }
 
 TEST(Mps, TwoClientsShareMemory) {
   covers("MPS-02");
   needs(gpus(1), legacy_memory, legacy_events, alone);
-  lend(true, true);
+  lend({kMps, kMps});
+}
+
+TEST(Mps, ClientsOfTwoServersShareMemory) {
+  covers("MPS-04");
+  needs(gpus(1), legacy_memory, legacy_events, alone);
+  lend({kMps, kSecondMps});
+}
+
+// Lends a chunk and memory of a pool by descriptors, and reads what the
+// importer has written there.
+static std::function<void(Role&)> lends_by_descriptors(const Cast& cast) {
+  return [=](Role& me) {
+    if (!all_are_there(me, cast)) return;
+    const Chunk chunk = Chunk::create(granule());
+    const Mapping mapping(chunk, granule());
+    mapping.fill(pattern("chunk"));
+    me.send_descriptor("chunk", chunk.descriptor().get());
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("pool"));
+    me.send("pointer", buffer.exported());
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(quarter(mapping, 0), pattern("by a kernel")));
+    EXPECT_TRUE(copy_reads(quarter(mapping, 1), pattern("by a copy")));
+    EXPECT_TRUE(kernel_reads(quarter(buffer, 0), pattern("by a kernel")));
+    EXPECT_TRUE(copy_reads(quarter(buffer, 1), pattern("by a copy")));
+  };
+}
+
+// Writes two of the four parts of imported memory.
+static void write_halves(const Words& memory) {
+  quarter(memory, 0).fill(pattern("by a kernel"));
+  const DeviceBuffer own(memory.bytes() / 4);
+  own.fill(pattern("by a copy"));
+  CALL(cudaMemcpy(quarter(memory, 1).data, own.data, own.bytes(),
+                  cudaMemcpyDefault));
+  CALL(cudaDeviceSynchronize());
+}
+
+static std::function<void(Role&)> borrows_by_descriptors(const Cast& cast) {
+  return [=](Role& me) {
+    if (!all_are_there(me, cast)) return;
+    const Mapping mapping(Chunk::import(me.receive_descriptor("chunk")),
+                          granule());
+    EXPECT_READS(mapping, pattern("chunk"));
+    write_halves(mapping);
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                       kBytes);
+    EXPECT_READS(buffer, pattern("pool"));
+    write_halves(buffer);
+    buffer.free();
+    EXPECT_TRUE(context_is_usable());
+  };
+}
+
+TEST(Mps, ClientsShareByDescriptors) {
+  covers("MPS-05");
+  needs(gpus(1), vmm_fd, pools, pool_fd, alone);
+  for (const Cast& cast : {Cast{kMps, kSecondMps}, Cast{kMps, kMps},
+                           Cast{kMps, ""}, Cast{"", kMps}})
+    run(cast, lends_by_descriptors(cast), borrows_by_descriptors(cast));
+}
+
+// The importer's kernel writes to address 0.
+static void makes_a_fault(Role& me) {
+  launch_write(nullptr, 1);
+  observe_code(me, "the importer's kernel writes to address 0",
+               NOTED(cudaDeviceSynchronize()));
+}
+
+// Observes whether the memory can still be read. A read that succeeds must not
+// give other values.
+static void expect_no_other_values(Role& me, const Words& memory,
+                                   Pattern wanted) {
+  std::vector<uint32_t> words(memory.count);
+  const cudaError_t code = NOTED(
+      cudaMemcpy(words.data(), memory.data, memory.bytes(), cudaMemcpyDefault));
+  observe_code(me, "a copy of the memory", code);
+  if (code == cudaSuccess) EXPECT_TRUE(copy_reads(memory, wanted));
 }
 
 TEST(Mps, AFaultOfOneClient) {
   covers("MPS-03");
   needs(gpus(1), legacy_memory, alone);
-  const std::vector<std::string> roles{"exporter", "importer"};
+  const Cast cast{kMps, kMps};
   const Folder folder;
   Scenario scenario;
-  scenario.role("daemon", runs_mps({"exporter", "importer", "latecomer"}))
+  scenario.role(kMps, runs_mps({"exporter", "importer", "latecomer"}))
       .env(kPipes, folder.path);
 
   scenario.role("exporter", [=](Role& me) {
-    if (!all_are_there(me, roles, true)) return;
+    if (!all_are_there(me, cast)) return;
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
@@ -237,18 +359,18 @@ TEST(Mps, AFaultOfOneClient) {
   });
 
   scenario.role("importer", [=](Role& me) {
-    if (!all_are_there(me, roles, true)) return;
+    if (!all_are_there(me, cast)) return;
     void* const opened = open_handle(me.receive<Handle>("handle"));
     EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
-    launch_write(nullptr, 1);
-    observe_code(me, "the importer's kernel writes to address 0",
-                 NOTED(cudaDeviceSynchronize()));
+    makes_a_fault(me);
   });
 
   scenario.role("latecomer", [=](Role& me) {
-    for (const std::string& role : roles) me.wait_for_end(role);
-    const bool runs = me.receive_bytes("problem of MPS").empty();
-    setenv(kPipes, me.receive_bytes("pipes").c_str(), 1);
+    for (const char* role : {"exporter", "importer"}) me.wait_for_end(role);
+    const bool runs =
+        me.receive_bytes(std::string("problem of ") + kMps).empty();
+    setenv(kPipes, me.receive_bytes(std::string("pipes of ") + kMps).c_str(),
+           1);
     if (!runs) return;
     const std::string problem = cannot_join();
     me.observe("after both have ended a new client " +
@@ -258,4 +380,76 @@ TEST(Mps, AFaultOfOneClient) {
   });
 
   scenario.run(120s);
+}
+
+TEST(Mps, AFaultOfAClientOfAnotherServer) {
+  covers("MPS-06");
+  needs(gpus(1), legacy_memory, alone);
+  const Cast cast{kMps, kSecondMps};
+  run(
+      cast,
+      [=](Role& me) {
+        if (!all_are_there(me, cast)) return;
+        const DeviceBuffer buffer(kBytes);
+        buffer.fill(pattern("exporter"));
+        me.send("handle", buffer.legacy_handle());
+        me.wait_for_end("importer");
+        observe_code(me, "the exporter's next synchronisation",
+                     NOTED(cudaDeviceSynchronize()));
+        expect_no_other_values(me, buffer, pattern("exporter"));
+      },
+      [=](Role& me) {
+        if (!all_are_there(me, cast)) return;
+        void* const opened = open_handle(me.receive<Handle>("handle"));
+        EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+        makes_a_fault(me);
+      });
+}
+
+// The exporter's server ends while a client of another server has the
+// exporter's memory open.
+TEST(Mps, TheExportersServerEnds) {
+  covers("MPS-07");
+  needs(gpus(1), legacy_memory, alone);
+  const Cast cast{kMps, kSecondMps};
+  const Folder folder, second;
+  Scenario scenario;
+  scenario
+      .role(kMps,
+            [](Role& me) {
+              const bool runs = starts_mps(me);
+              me.wait("importer has opened");
+              if (runs) mps_control(nullptr, "quit -t 2\n");
+              if (runs) end_mps();
+              EXPECT_EQ(any_child(), 0) << "of MPS is left";
+              me.signal("MPS has ended");
+            })
+      .env(kPipes, folder.path);
+  scenario.role(kSecondMps, runs_mps({"exporter", "importer"}))
+      .env(kPipes, second.path);
+
+  scenario.role("exporter", [=](Role& me) {
+    if (!all_are_there(me, cast)) return;
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("MPS has ended");
+    observe_code(me, "the exporter's next synchronisation",
+                 NOTED(cudaDeviceSynchronize()));
+    expect_no_other_values(me, buffer, pattern("exporter"));
+    me.wait_for_end("importer");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const StepsAtTheEnd steps(me, {"importer has opened"});
+    if (!all_are_there(me, cast)) return;
+    const LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.signal("importer has opened");
+    me.wait("MPS has ended");
+    expect_no_other_values(me, mapping, pattern("exporter"));
+    observe_check(me, "the importer works", [] { return context_is_usable(); });
+  });
+
+  scenario.run(180s);
 }

@@ -5,7 +5,11 @@
 // reports that the process is a client (core/mps.cc).
 //
 //   nvidia-cuda-mps-control -d   starts the daemon
-//   nvidia-cuda-mps-control      reads commands: quit, get_server_list
+//   nvidia-cuda-mps-control      reads commands: quit, quit -t SECONDS,
+//                                get_server_list
+//
+// Daemons in different folders do not know each other, so several can run at
+// the same time.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -14,6 +18,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,19 +45,47 @@ bool socket_address(sockaddr_un* address) {
 
 int open_socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }
 
+using Clock = std::chrono::steady_clock;
+
+constexpr char kQuit[] = "quit", kQuitWithin[] = "quit -t ";
+
+// Is this a command to end? With "-t SECONDS" the daemon waits for its clients
+// only so long, and otherwise for `most`. Moves `*end` to this time.
+bool is_quit(const std::string& command, Clock::time_point* end) {
+  constexpr std::chrono::hours most{1};
+  if (command == kQuit) {
+    *end = Clock::now() + most;
+    return true;
+  }
+  const size_t length = std::strlen(kQuitWithin);
+  const std::string number = command.compare(0, length, kQuitWithin) == 0
+                                 ? command.substr(length)
+                                 : "";
+  if (number.empty() || number.size() > 4 ||
+      number.find_first_not_of("0123456789") != std::string::npos)
+    return false;
+  *end = Clock::now() + std::chrono::seconds(std::stoi(number));
+  return true;
+}
+
 // Serves until "quit" has arrived and the last client has ended. Also ends if
-// nothing happens for an hour.
+// nothing happens for an hour, and at the end of the time of "quit -t".
 void serve(int listener) {
-  constexpr int kHour = 3600 * 1000;
+  constexpr std::chrono::hours kIdle{1};
   bool quits = false;
+  Clock::time_point end;
   std::vector<pollfd> asked{{listener, POLLIN, 0}};
   while (!(quits && asked.size() == 1)) {
-    if (poll(asked.data(), asked.size(), kHour) <= 0) return;
+    const Clock::time_point until = quits ? end : Clock::now() + kIdle;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        until - Clock::now());
+    const int wait = static_cast<int>(std::max<long long>(left.count(), 0));
+    if (poll(asked.data(), asked.size(), wait) <= 0) return;
     for (size_t i = asked.size() - 1; i > 0; --i) {
       if (asked[i].revents == 0) continue;
       char word[16] = {};
       if (recv(asked[i].fd, word, sizeof word - 1, MSG_DONTWAIT) > 0) {
-        quits |= std::strcmp(word, "quit") == 0;
+        quits |= is_quit(word, &end);
         continue;
       }
       close(asked[i].fd);
@@ -94,12 +128,15 @@ int give_commands() {
   }
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "get_server_list") continue;  // the list is empty
-    if (line != "quit") {
+    Clock::time_point end;
+    if (!is_quit(line, &end)) {
       std::fprintf(stderr, "%s: the model's stand-in does not know this\n",
                    line.c_str());
       return 1;
     }
-    if (send(daemon, "quit", 4, MSG_NOSIGNAL) != 4) return 1;
+    if (send(daemon, line.data(), line.size(), MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(line.size()))
+      return 1;
   }
   return 0;
 }
