@@ -37,7 +37,7 @@ TEST(DmaBuf, MemoryOfCudaMallocIsExported) {
       expect_export(DriverBuffer(bytes));
       expect_export(DriverBuffer(kTwoMib));
     }
-    // A context other than the primary one, and another thread.
+    // Another thread.
     const DriverBuffer memory(bytes);
     const CUresult code =
         in_a_thread([&] { return Export(memory.address(), bytes).code; });
