@@ -50,7 +50,7 @@ static void copy_from_host(const Words& to, Pattern values) {
 
 static void add_mapping_roles(Scenario& scenario, Lent (*lend)(size_t bytes)) {
   scenario.role("exporter", [lend](Role& me) {
-    const size_t bytes = 2 * granule();
+    const size_t bytes = 2 * kTwoMib;
     const Lent lent = lend(bytes);
     lent.words.fill(pattern("by a kernel"));
     me.send("size", bytes);
@@ -107,7 +107,7 @@ TEST(DmaBufMapping, AMappingToReadShowsTheMemory) {
   needs(gpus(1), dma_buf, dma_buf_mmap);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = 2 * granule();
+    const size_t bytes = 2 * kTwoMib;
     const Lent lent = Lent::of_malloc(bytes);
     const Words second_half(lent.words.data + lent.words.count / 2, bytes / 2);
     lent.words.fill(pattern("exporter"));
@@ -217,7 +217,7 @@ TEST(DmaBufMapping, AMappingOfAPartShowsOnlyThePart) {
   needs(gpus(1), dma_buf, dma_buf_mmap);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = 3 * granule(), part = granule();
+    const size_t bytes = 3 * kTwoMib, part = kTwoMib;
     const DriverBuffer memory(bytes);
     const auto third = [&](size_t number) {
       return words_at(memory.address() + number * part, part);
@@ -338,7 +338,7 @@ TEST(DmaBufMapping, AMappingAfterTheFree) {
   needs(gpus(1), dma_buf, dma_buf_mmap, alone);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = 2 * granule();
+    const size_t bytes = 2 * kTwoMib;
     Lent lent = Lent::of_malloc(bytes);
     lent.words.fill(pattern("exporter"));
     me.send("size", bytes);
@@ -384,7 +384,7 @@ TEST(DmaBufMapping, AMappingAfterTheEndOfTheExporter) {
   scenario
       .role("exporter",
             [](Role& me) {
-              const size_t bytes = granule();
+              const size_t bytes = kTwoMib;
               auto& memory = abandoned<DriverBuffer>(bytes);
               memory.fill(pattern("exporter"));
               CALL(cudaDeviceSynchronize());
@@ -418,7 +418,7 @@ TEST(DmaBufMapping, AMappingAfterTheEndOfTheExporter) {
       .may_end_by(SIGBUS);
   scenario.role("later", [](Role& me) {
     me.wait("exporter has ended");
-    const size_t bytes = granule();
+    const size_t bytes = kTwoMib;
     std::vector<std::unique_ptr<DriverBuffer>> memory;
     for (int i = 0; i < 16; ++i) {
       memory.push_back(std::make_unique<DriverBuffer>(bytes));

@@ -22,7 +22,7 @@ TEST(DmaBuf, MemoryOfCudaMallocIsExported) {
   covers("DBUF-01");
   needs(gpus(1), dma_buf);
   run_one([](Role&) {
-    const size_t bytes = 2 * granule();
+    const size_t bytes = 2 * kTwoMib;
     const auto expect_export = [&](const Words& memory) {
       memory.fill(pattern("exporter"));
       const Export range(address_of(memory.data), memory.bytes());
@@ -35,9 +35,9 @@ TEST(DmaBuf, MemoryOfCudaMallocIsExported) {
     for (int i = 0; i < 2; ++i) {  // also a second time
       expect_export(DeviceBuffer(bytes));
       expect_export(DriverBuffer(bytes));
-      expect_export(DriverBuffer(granule()));
+      expect_export(DriverBuffer(kTwoMib));
     }
-    // A context other than the primary one, and another thread.
+    // Another thread.
     const DriverBuffer memory(bytes);
     const CUresult code =
         in_a_thread([&] { return Export(memory.address(), bytes).code; });
@@ -50,7 +50,7 @@ TEST(DmaBuf, APartOfMemoryIsExported) {
   covers("DBUF-01");
   needs(gpus(1), dma_buf);
   run_one([](Role& me) {
-    const size_t bytes = 2 * granule(), page = host_page();
+    const size_t bytes = 2 * kTwoMib, page = host_page();
     const DriverBuffer memory(bytes);
     memory.fill(pattern("exporter"));
     const struct {
@@ -149,7 +149,7 @@ TEST(DmaBuf, EachCallGivesADescriptor) {
   needs(gpus(1), dma_buf);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = kTwoMib;
     const DriverBuffer memory(bytes);
     memory.fill(pattern("exporter"));
     std::set<int> numbers;
@@ -204,7 +204,7 @@ TEST(DmaBuf, ARangeIsMadeOfPages) {
   covers("DBUF-05");
   needs(gpus(1), dma_buf);
   run_one([](Role& me) {
-    const size_t bytes = 2 * granule(), page = host_page();
+    const size_t bytes = 2 * kTwoMib, page = host_page();
     const DriverBuffer memory(bytes);
     memory.fill(pattern("exporter"));
     const CUdeviceptr begin = memory.address();
@@ -224,7 +224,7 @@ TEST(DmaBuf, ARangeLiesInMemory) {
   covers("DBUF-06");
   needs(gpus(1), dma_buf);
   run_one([](Role& me) {
-    const size_t bytes = granule(), page = host_page();
+    const size_t bytes = kTwoMib, page = host_page();
     const DriverBuffer memory(2 * bytes);
     memory.fill(pattern("exporter"));
     const CUdeviceptr begin = memory.address();
@@ -305,7 +305,7 @@ TEST(DmaBuf, TypeAndFlagsAreThoseOfTheDocumentation) {
   covers("DBUF-09");
   needs(gpus(1), dma_buf);
   run_one([](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = kTwoMib;
     const DriverBuffer memory(bytes);
     memory.fill(pattern("exporter"));
     const CUdeviceptr begin = memory.address();
@@ -326,7 +326,7 @@ TEST(DmaBuf, APciePathIsGivenOrRefused) {
   covers("DBUF-10");
   needs(gpus(1), dma_buf);
   run_one([](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = kTwoMib;
     const DriverBuffer memory(bytes);
     memory.fill(pattern("exporter"));
     const auto before = open_descriptors();
@@ -357,7 +357,7 @@ TEST(DmaBuf, HostMemoryIsExportedWhereTheAttributeSaysIt) {
   needs(gpus(1));
   run_one([](Role& me) {
     CALL(cudaFree(nullptr));
-    const size_t bytes = granule();
+    const size_t bytes = kTwoMib;
     const bool promised =
         attribute(CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED) == 1;
     const auto export_host = [&](const std::string& what, void* memory) {
@@ -395,7 +395,7 @@ TEST(DmaBuf, OtherMemory) {
   needs(gpus(1), dma_buf);
   run_one([](Role& me) {
     CALL(cudaFree(nullptr));
-    const size_t bytes = granule();
+    const size_t bytes = kTwoMib;
     if (attribute(cudaDevAttrMemoryPoolsSupported) == 1) {
       const Stream stream;
       void* memory = nullptr;
@@ -474,7 +474,7 @@ TEST(DmaBuf, OnlyTegraImportsADmaBuf) {
   covers("DBUF-14");
   needs(gpus(1), dma_buf);
   run_one([](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = kTwoMib;
     const DriverBuffer memory(bytes);
     memory.fill(pattern("exporter"));
     if (attribute(cudaDevAttrIntegrated) == 1)

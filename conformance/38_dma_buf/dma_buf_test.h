@@ -26,6 +26,10 @@ namespace ipclab {
 /// The addresses and sizes of a range must be multiples of it.
 inline size_t host_page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
+/// A size that every GPU can allocate and export, also one without virtual
+/// memory management.
+inline constexpr size_t kTwoMib = 2 << 20;
+
 /// Device memory of cuMemAlloc, poisoned.
 class DriverBuffer : public Words {
  public:

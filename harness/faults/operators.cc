@@ -622,6 +622,7 @@ constexpr Names kTools = {"cudaHostRegister",
                           "cuStreamWriteValue64",
                           "cuStreamBatchMemOp",
                           "cuMemGetHandleForAddressRange",
+                          "cudaImportExternalSemaphore",
                           "cudaGraphAddMemAllocNode",
                           "cudaDeviceCanAccessPeer"};
 // Functions that need two GPUs. They can be wrong only between GPUs.
