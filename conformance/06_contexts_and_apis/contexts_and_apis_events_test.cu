@@ -424,54 +424,77 @@ TEST(ContextsAndApis, AGreenContextWaitsInAllItsStreams) {
       });
 }
 
-// Also an event that was opened in another context.
-TEST(ContextsAndApis, AContextWaitsForEventsOfOthers) {
+// The exporter records `records` times. The importer waits for the event in
+// another context than the one that has opened it. If it dies of this, a relay
+// lets the exporter continue.
+void run_with_wait_of_others(
+    int records,
+    const std::function<void(Role&, const cudaIpcEventHandle_t&)>& importer) {
+  Scenario scenario;
+  scenario.role("exporter", [=](Role& me) {
+    const SharedEvent event;
+    me.send("handle", event.handle());
+    for (int i = 0; i < records; ++i) {
+      const Stream stream;
+      Latch latch;
+      latch.hold(stream);
+      CALL(cudaEventRecord(event, stream));
+      me.signal("recorded");
+      me.wait("waits");
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+    }
+    EXPECT_SUCCESS(cudaEventQuery(event));
+  });
+  scenario
+      .role("importer",
+            [=](Role& me) {
+              importer(me, me.receive<cudaIpcEventHandle_t>("handle"));
+            })
+      .may_end_by(SIGSEGV);
+  scenario.role("relay", [=](Role& me) {
+    me.wait_until_done("importer");
+    for (int i = 0; i < records; ++i) me.signal("waits");
+  });
+  scenario.run(40s);
+  const Ended& ended = scenario.ended("importer");
+  if (ended.signal != 0)
+    ADD_FAILURE() << "the importer died of " << ended.last_call;
+}
+
+TEST(ContextsAndApis, AContextWaitsForAnEventOfThePrimaryContext) {
   covers("LEVT-35");
-  needs(gpus(1), legacy_memory, legacy_events, context_events, green_contexts,
-        progress);
-  run_with_event(
-      [](Role& me, cudaEvent_t event, const Words& memory) {
-        const SharedEvent second;
-        me.send("second", second.handle());
-        records_late(me, event, memory, pattern("exporter"));
-        for (int i = 0; i < 2; ++i) {
-          const Stream stream;
-          Latch latch;
-          latch.hold(stream);
-          CALL(cudaEventRecord(second, stream));
-          me.signal("recorded");
-          me.wait("waits");
-          latch.release();
-          EXPECT_TRUE(passes(stream));
-        }
-        me.wait("read");
-      },
-      [](Role& me, cudaEvent_t event, const Words&) {
-        const auto handle = me.receive<cudaIpcEventHandle_t>("second");
-        const GreenContext green;
-        const GreenStream part(green);
-        const SecondContext own;
-        {
-          const Stream stream;  // of the second context
-          me.wait("recorded");
-          EXPECT_SUCCESS(WholeContext(own).wait(event));
-          EXPECT_TRUE(is_held(stream)) << "the event of the primary context";
-          me.signal("waits");
-          EXPECT_TRUE(passes(stream));
-          me.signal("read");
-        }
-        const SharedEvent opened(handle);  // in the second context
-        CALL(cudaSetDevice(0));
-        by_both_names(green, [&](const auto& whole) {
-          me.wait("recorded");
-          EXPECT_SUCCESS(whole.wait(opened));
-          EXPECT_TRUE(is_held(part)) << "the event of the second context";
-          me.signal("waits");
-          EXPECT_TRUE(passes(part));
-        });
-        me.signal("read");
-        CALL(DRIVER(cuCtxSetCurrent)(own));
-      });
+  needs(gpus(1), legacy_events, context_events, progress);
+  run_with_wait_of_others(1, [](Role& me, const cudaIpcEventHandle_t& handle) {
+    const SharedEvent opened(handle);
+    const SecondContext own;
+    const Stream stream;  // of the second context
+    me.wait("recorded");
+    EXPECT_SUCCESS(WholeContext(own).wait(opened));
+    EXPECT_TRUE(is_held(stream));
+    me.signal("waits");
+    EXPECT_TRUE(passes(stream));
+  });
+}
+
+TEST(ContextsAndApis, AGreenContextWaitsForAnEventOfAnotherContext) {
+  covers("LEVT-35");
+  needs(gpus(1), legacy_events, context_events, green_contexts, progress);
+  run_with_wait_of_others(2, [](Role& me, const cudaIpcEventHandle_t& handle) {
+    const GreenContext green;
+    const GreenStream stream(green);
+    const SecondContext own;
+    const SharedEvent opened(handle);  // in the second context
+    CALL(cudaSetDevice(0));
+    by_both_names(green, [&](const auto& whole) {
+      me.wait("recorded");
+      EXPECT_SUCCESS(whole.wait(opened));
+      EXPECT_TRUE(is_held(stream));
+      me.signal("waits");
+      EXPECT_TRUE(passes(stream));
+    });
+    CALL(DRIVER(cuCtxSetCurrent)(own));
+  });
 }
 
 // The exporter's record is pending. No refused call changes what the event
@@ -483,17 +506,18 @@ TEST(ContextsAndApis, AnotherContextDoesNotRecordTheEvent) {
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event, second;
     const Stream stream;
+    const CUcontext primary = primary_context();
+    // Its destroy may wait for the work of the GPU, so it lives on.
+    const SecondContext own;
+    CALL(DRIVER(cuCtxSetCurrent)(primary));
     Latch latch;
     latch.hold(stream);
     CALL(cudaEventRecord(event, stream));
     CALL(cudaEventRecord(second, stream));
     me.send("event", event.handle());
     me.send("second", second.handle());
-    {
-      const SecondContext own;
-      EXPECT_REFUSED(WholeContext(own).record(event), CUDA_ERROR_INVALID_HANDLE,
-                     CUDA_ERROR_INVALID_CONTEXT);
-    }
+    EXPECT_REFUSED(WholeContext(own).record(event), CUDA_ERROR_INVALID_HANDLE,
+                   CUDA_ERROR_INVALID_CONTEXT);
     me.wait("refused");
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(second));
