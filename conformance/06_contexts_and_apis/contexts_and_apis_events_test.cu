@@ -660,74 +660,83 @@ TEST(ContextsAndApis, AGreenContextIsConvertedFirst) {
   scenario.run(20s);
 }
 
-// The exporter's memory and event are of a green context. The importer opens
-// them in its green context and in its primary context: for legacy handles this
-// is one context.
+// An exporter whose memory, event and stream are of a green context.
+static void lends_from_a_green_context(Role& me) {
+  primary_context();
+  const GreenContext green;
+  const Current current(green.converted());
+  const DeviceBuffer buffer(kBytes);
+  const SharedEvent event;
+  buffer.fill(pattern("old"));
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  buffer.queue_fill(pattern("exporter"), stream);
+  CALL(cudaEventRecord(event, stream));
+  me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+  me.wait("waits");
+  latch.release();
+  me.wait("written");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+  me.wait("closed");
+  EXPECT_TRUE(passes(stream));
+}
+
+// Opens the memory in two contexts, reads it, and closes it in the reverse
+// order. `meanwhile` runs while it is open.
+static void opens_in_both(const cudaIpcMemHandle_t& handle, CUcontext first,
+                          CUcontext second, Pattern expected,
+                          const std::function<void(const Words&)>& meanwhile) {
+  std::vector<void*> opened;
+  for (const CUcontext context : {first, second}) {
+    const Current current(context);
+    opened.push_back(nullptr);
+    EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened.back(), handle,
+                                        cudaIpcMemLazyEnablePeerAccess));
+  }
+  ASSERT_NE(opened[0], nullptr);
+  EXPECT_EQ(opened[0], opened[1]) << "the second open counts";
+  const Words mapping(opened[0], kBytes);
+  meanwhile(mapping);
+  for (const CUcontext context : {second, first}) {
+    const Current current(context);
+    EXPECT_TRUE(kernel_reads(mapping, expected));
+    EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened[0]));
+  }
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, opened[0]));
+  EXPECT_NE(attributes.type, cudaMemoryTypeDevice) << "it is closed";
+}
+
+// The importer opens them in its green context and in its primary context: for
+// legacy handles this is one context.
 TEST(ContextsAndApis, AGreenContextSharesAsThePrimaryContext) {
   covers("LMEM-51");
   needs(gpus(1), legacy_memory, legacy_events, green_contexts, progress);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
-    primary_context();
-    const GreenContext green;
-    const Current current(green.converted());
-    const DeviceBuffer buffer(kBytes);
-    const SharedEvent event;
-    buffer.fill(pattern("old"));
-    const Stream stream;  // of the green context
-    Latch latch;
-    latch.hold(stream);
-    buffer.queue_fill(pattern("exporter"), stream);
-    CALL(cudaEventRecord(event, stream));
-    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
-    me.wait("waits");
-    latch.release();
-    me.wait("written");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    me.wait("closed");
-    EXPECT_TRUE(passes(stream));
-  });
+  scenario.role("exporter", lends_from_a_green_context);
   scenario.role("importer", [](Role& me) {
     const CUcontext primary = primary_context();
     const GreenContext green;
     const auto handles = me.receive<Handles>("handles");
-    const CUcontext both[] = {green.converted(), primary};
-    for (const int first : {0, 1}) {
-      SCOPED_TRACE(first == 0 ? "the green context opens first"
-                              : "the primary context opens first");
-      void* opened[2] = {};
-      for (const int turn : {first, 1 - first}) {
-        const Current current(both[turn]);
-        EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened[turn], handles.memory,
-                                            cudaIpcMemLazyEnablePeerAccess));
-      }
-      ASSERT_NE(opened[0], nullptr);
-      EXPECT_EQ(opened[0], opened[1]) << "the second open counts";
-      const Words mapping(opened[0], kBytes);
-      if (first == 0) {
-        const Current current(green.converted());
-        const SharedEvent event(handles.event);
-        const DeviceBuffer copy(kBytes);
-        const Stream stream;
-        EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-        queue_copy(copy, mapping, stream);
-        EXPECT_TRUE(is_held(stream)) << "the exporter's record is pending";
-        me.signal("waits");
-        EXPECT_TRUE(passes(stream));
-        EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
-      }
-      for (const int turn : {1 - first, first}) {
-        const Current current(both[turn]);
-        EXPECT_TRUE(kernel_reads(
-            mapping, pattern(first == 0 ? "exporter" : "importer")));
-        if (first == 0 && turn == first) mapping.fill(pattern("importer"));
-        EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened[turn]));
-      }
-      cudaPointerAttributes attributes{};
-      CALL(cudaPointerGetAttributes(&attributes, opened[0]));
-      EXPECT_NE(attributes.type, cudaMemoryTypeDevice) << "it is closed";
-      if (first == 0) me.signal("written");
-    }
+    const auto reads = [&](const Words& mapping) {
+      const Current current(green.converted());
+      const SharedEvent event(handles.event);
+      const DeviceBuffer copy(kBytes);
+      const Stream stream;
+      EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+      queue_copy(copy, mapping, stream);
+      EXPECT_TRUE(is_held(stream)) << "the exporter's record is pending";
+      me.signal("waits");
+      EXPECT_TRUE(passes(stream));
+      EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+      mapping.fill(pattern("importer"));
+    };
+    opens_in_both(handles.memory, green.converted(), primary,
+                  pattern("importer"), reads);
+    me.signal("written");
+    opens_in_both(handles.memory, primary, green.converted(),
+                  pattern("importer"), [](const Words&) {});
     me.signal("closed");
   });
   scenario.run(20s);
