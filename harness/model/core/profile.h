@@ -45,6 +45,7 @@ struct Profile {
   uint64_t memory_gib;  ///< of each GPU
   const char* what;     ///< one line for people
   Capability capability = kHopper;
+  bool late_fabric = false;  ///< the fabric is not ready at first
 };
 
 /// The profile that IPCLAB_PROFILE names; "one-gpu" if the variable is not set.
