@@ -253,12 +253,6 @@ FAULTS {
         "ready")
       .on_machine("fabric-13.5")
       .on({kCreate, kImport, kCreatePool, kImportPool}, not_ready_at_first);
-
-  fault("ok-fabric-never-ready", {"FABR-10", "FABR-02", "FABR-04"},
-        "each call for the fabric answers that it is not ready")
-      .on_machine("fabric-13.5")
-      .on({kCreate, kImport, kCreatePool, kImportPool},
-          WHEN(is_for_fabric(call)), refuses(kFabricNotReady));
 }
 
 }  // namespace

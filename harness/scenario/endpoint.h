@@ -20,15 +20,14 @@ void* require_newer_entry(const char* name);
 
 /// NEWER(cuLogicalEndpointQuery)(id, …) calls a function that is newer than
 /// CUDA 13.0.
-#define NEWER(function)                   \
-  ::ipclab::patient<decltype(&function)>( \
-      ::ipclab::require_newer_entry(#function))
+#define NEWER(function)                                    \
+  ::ipclab::patient(reinterpret_cast<decltype(&function)>( \
+      ::ipclab::require_newer_entry(#function)))
 
-/// The function at an address. A call of it is made again while the fabric is
-/// not ready.
-template <class Function>
-auto patient(void* entry) {
-  return [function = reinterpret_cast<Function>(entry)](auto... arguments) {
+/// A function whose call is made again while the fabric is not ready.
+template <class... Arguments>
+auto patient(CUresult (*function)(Arguments...)) {
+  return [function](Arguments... arguments) {
     return until_fabric_is_ready([&] { return function(arguments...); });
   };
 }

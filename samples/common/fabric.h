@@ -4,9 +4,11 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cuda_runtime_api.h>
 #include <poll.h>
 
 #include <chrono>
+#include <type_traits>
 
 /// CUDA_ERROR_FABRIC_NOT_READY and cudaErrorFabricNotReady. Headers
 /// before CUDA 13.4 have neither of them.
@@ -27,6 +29,9 @@ auto until_fabric_is_ready(Call call) {
   auto code = call();
   while (static_cast<int>(code) == kFabricNotReady &&
          std::chrono::steady_clock::now() < fabric_deadline()) {
+    // The runtime keeps the code; a later check must not find it.
+    if (std::is_same<decltype(code), cudaError_t>::value)
+      cudaGetLastError();
     poll(nullptr, 0, 50);  // the delay, in milliseconds
     code = call();
   }
