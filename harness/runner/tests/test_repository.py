@@ -179,6 +179,7 @@ def test_common_headers_stay_small() -> None:
         "channel",
         "check",
         "data",
+        "fabric",
         "gate",
         "named_socket",
         "pool",
