@@ -3,9 +3,11 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <glob.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <deque>
 #include <fstream>
 #include <functional>
@@ -100,7 +102,8 @@ class FabricPool {
   FabricPool() {
     if (!pools_have_fabric_handles()) return;
     const CUmemPoolProps wanted = properties();
-    CALL(DRIVER(cuMemPoolCreate)(&pool_, &wanted));
+    CALL(until_fabric_is_ready(
+        [&] { return DRIVER(cuMemPoolCreate)(&pool_, &wanted); }));
   }
   FabricPool(const FabricPool&) = delete;
   ~FabricPool() {
@@ -127,8 +130,10 @@ class FabricPool {
 
 CUresult import_from(CUmemFabricHandle handle,
                      CUmemGenericAllocationHandle* imported) {
-  return NOTED(
-      DRIVER(cuMemImportFromShareableHandle)(imported, &handle, kFabric));
+  return until_fabric_is_ready([&] {
+    return NOTED(
+        DRIVER(cuMemImportFromShareableHandle)(imported, &handle, kFabric));
+  });
 }
 
 }  // namespace
@@ -158,8 +163,8 @@ TEST(FabricHandle, WhatIsCreatedWithoutAChannel) {
     const CUmemAllocationProp wanted = fabric_memory();
     const size_t bytes = granule(wanted);
     CUmemGenericAllocationHandle memory = 0;
-    const CUresult made =
-        NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+    const CUresult made = until_fabric_is_ready(
+        [&] { return NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0)); });
     judge(DriverApi{}, "cuMemCreate", made);
     if (made == CUDA_SUCCESS) {
       CUmemFabricHandle handle;
@@ -172,12 +177,14 @@ TEST(FabricHandle, WhatIsCreatedWithoutAChannel) {
     if (pools_have_fabric_handles()) {
       const CUmemPoolProps pooled = FabricPool::properties();
       CUmemoryPool pool = nullptr;
-      const CUresult by_driver = NOTED(DRIVER(cuMemPoolCreate)(&pool, &pooled));
+      const CUresult by_driver = until_fabric_is_ready(
+          [&] { return NOTED(DRIVER(cuMemPoolCreate)(&pool, &pooled)); });
       judge(DriverApi{}, "cuMemPoolCreate", by_driver);
       if (by_driver == CUDA_SUCCESS) CALL(DRIVER(cuMemPoolDestroy)(pool));
 
       const cudaMemPoolProps same = fabric_pool();
-      const cudaError_t by_runtime = NOTED(cudaMemPoolCreate(&pool, &same));
+      const cudaError_t by_runtime = until_fabric_is_ready(
+          [&] { return NOTED(cudaMemPoolCreate(&pool, &same)); });
       judge(RuntimeApi{}, "cudaMemPoolCreate", by_runtime);
       if (by_runtime == cudaSuccess) CALL(cudaMemPoolDestroy(pool));
     }
@@ -372,13 +379,73 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
               if (me.receive<bool>("has pool")) {
                 CUmemoryPool pool = nullptr;
                 EXPECT_CODE(CUDA_ERROR_NOT_PERMITTED,
-                            DRIVER(cuMemPoolImportFromShareableHandle)(
-                                &pool, &shared, kFabric, 0));
+                            DriverApi::mem_pool_import_from_shareable_handle(
+                                &pool, &shared, cudaMemHandleTypeFabric));
               }
               EXPECT_TRUE(context_is_usable());
               me.signal("done");
             })
       .env("IPCLAB_MODEL_IMEX_CHANNEL", "none");
+  scenario.run(20s);
+}
+
+// Makes a call until the fabric is ready. As long as it is not, the process
+// must be able to go on, and a refused call must not keep memory. Returns how
+// often the call was not ready; ends the scenario if it stays so.
+static int tried_again(Role& me, const char* call,
+                       const std::function<CUresult()>& make) {
+  EXPECT_TRUE(context_is_usable());
+  size_t before = 0, after = 0, all = 0;
+  CALL(cudaMemGetInfo(&before, &all));
+  int refused = 0;
+  CUresult code = make();
+  while (static_cast<int>(code) == kFabricNotReady) {
+    CALL(cudaMemGetInfo(&after, &all));
+    EXPECT_EQ(after, before) << call << " is not ready and keeps memory";
+    EXPECT_TRUE(context_is_usable());
+    if (std::chrono::steady_clock::now() > fabric_deadline())
+      me.stop_not_applicable("the fabric is not ready");
+    ++refused;
+    poll(nullptr, 0, 50);
+    code = make();
+  }
+  EXPECT_TRUE(gives(code, call, CUDA_SUCCESS));
+  if (refused > 0)
+    me.observe(std::string(call) + " was not ready at first, and then was");
+  return refused;
+}
+
+TEST(FabricHandle, WhatIsNotReadyMayBeTriedAgain) {
+  covers("FABR-10");
+  needs(gpus(1), fabric, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const CUmemAllocationProp wanted = fabric_memory();
+    const size_t bytes = granule(wanted);
+    CUmemGenericAllocationHandle memory = 0;
+    const int refused = tried_again(me, "cuMemCreate", [&] {
+      return NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+    });
+    const Chunk chunk(memory);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send("handle", chunk.fabric_handle());
+    me.send("refused", refused);
+    me.wait_for_end("importer");
+  });
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule(fabric_memory());
+    auto handle = me.receive<CUmemFabricHandle>("handle");
+    CUmemGenericAllocationHandle memory = 0;
+    const int refused = tried_again(me, "cuMemImportFromShareableHandle", [&] {
+      return NOTED(
+          DRIVER(cuMemImportFromShareableHandle)(&memory, &handle, kFabric));
+    });
+    const Mapping mapping(Chunk(memory), bytes);
+    EXPECT_READS(mapping, pattern("exporter"));
+    if (refused + me.receive<int>("refused") == 0)
+      me.not_applicable("the fabric was ready at once");
+  });
   scenario.run(20s);
 }
 
@@ -393,8 +460,8 @@ TEST(FabricHandle, HandleTypesMayBeAskedForTogether) {
         static_cast<CUmemAllocationHandleType>(kFabric | kFd);
     const size_t bytes = granule(fabric_memory());
     CUmemGenericAllocationHandle memory = 0;
-    const CUresult code =
-        NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+    const CUresult code = until_fabric_is_ready(
+        [&] { return NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0)); });
     me.observe("cuMemCreate for a descriptor and a fabric handle: " +
                name_of(code));
     me.send("created", code == CUDA_SUCCESS);

@@ -55,6 +55,35 @@ int second_fabric_handle_elsewhere(Call& call) {
   return call.proceed();
 }
 
+// CUDA_ERROR_FABRIC_NOT_READY, which came with CUDA 13.4.
+constexpr int kFabricNotReady = 919;
+
+// Does the call create or import memory, or a pool, with a fabric handle?
+bool is_for_fabric(Call& call) {
+  if (call.is("cuMemCreate")) {
+    const auto* wanted = call.at<const CUmemAllocationProp*>(2);
+    return wanted != nullptr && (wanted->requestedHandleTypes & kFabric) != 0;
+  }
+  if (call.is("cudaMemPoolCreate")) {
+    const auto* wanted = call.at<const cudaMemPoolProps*>(1);
+    return wanted != nullptr &&
+           (wanted->handleTypes & cudaMemHandleTypeFabric) != 0;
+  }
+  return is_fabric(call);
+}
+
+int not_ready_at_first(Call& call) {
+  static std::atomic<unsigned> told{0};  // a bit for each function
+  const unsigned bit = call.is("cuMemCreate")                      ? 1
+                       : call.is("cudaMemPoolCreate")              ? 2
+                       : call.is("cuMemImportFromShareableHandle") ? 4
+                                                                   : 8;
+  if (!is_for_fabric(call) || (told.fetch_or(bit) & bit) != 0)
+    return call.proceed();
+  call.fired();
+  return kFabricNotReady;
+}
+
 FAULTS {
   fault("fabric-no-imex-ok", {"FABR-02"},
         "cuMemCreate for a fabric handle succeeds where no IMEX channel is "
@@ -182,6 +211,48 @@ FAULTS {
         "new memory")
       .on_machine("fabric-13.5")
       .on({kExport, kImport, kCreate}, exported_import_is_new<kFabric>);
+
+  fault("fabric-not-ready-keeps-memory", {"FABR-10"},
+        "a creation that is refused because the fabric is not ready has "
+        "created the memory")
+      .on_machine("late-fabric")
+      .on_refusal({kCreate}, [](Call& call) {
+        if (call.code() != kFabricNotReady) return;
+        CUmemAllocationProp plain = *call.at<const CUmemAllocationProp*>(2);
+        plain.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+        Chunk kept = 0;
+        DRIVER_CALL(cuMemCreate)(&kept, call.at<size_t>(1), &plain, 0);
+      });
+
+  fault("fabric-not-ready-is-final", {"FABR-10"},
+        "after a call for which the fabric was not ready, further calls are "
+        "refused")
+      .on_machine("late-fabric")
+      .on({kCreate, kImport}, [](Call& call) {
+        static std::atomic<bool> was_refused{false};
+        const int code = was_refused ? refused(call) : call.proceed();
+        if (code == kFabricNotReady) was_refused = true;
+        return code;
+      });
+
+  fault("fabric-not-ready-import-elsewhere", {"FABR-10"},
+        "an import that is tried again because the fabric was not ready gives "
+        "new memory")
+      .on_machine("late-fabric")
+      .on({kImport, kMap, kUnmap}, [](Call& call) {
+        static std::atomic<bool> was_refused{false};
+        if (!call.is("cuMemImportFromShareableHandle"))
+          return map_other_memory(call, false);
+        const int code = noted_import(call, was_refused);
+        if (code == kFabricNotReady) was_refused = true;
+        return code;
+      });
+
+  fault("ok-fabric-not-ready-at-first", {"FABR-10", "FABR-02", "FABR-04"},
+        "each function answers the first call for the fabric that it is not "
+        "ready")
+      .on_machine("fabric-13.5")
+      .on({kCreate, kImport, kCreatePool, kImportPool}, not_ready_at_first);
 }
 
 }  // namespace

@@ -129,18 +129,24 @@ struct RuntimeApi {
   }
   static Code mem_pool_create(cudaMemPool_t* pool,
                               const cudaMemPoolProps& wanted) {
-    return NOTED(cudaMemPoolCreate(pool, &wanted));
+    return until_fabric_is_ready(
+        [&] { return NOTED(cudaMemPoolCreate(pool, &wanted)); });
   }
   static Code mem_pool_export_to_shareable_handle(
       void* handle, cudaMemPool_t pool, cudaMemAllocationHandleType type,
       unsigned flags = 0) {
-    return NOTED(cudaMemPoolExportToShareableHandle(handle, pool, type, flags));
+    return until_fabric_is_ready([&] {
+      return NOTED(
+          cudaMemPoolExportToShareableHandle(handle, pool, type, flags));
+    });
   }
   static Code mem_pool_import_from_shareable_handle(
       cudaMemPool_t* pool, void* handle, cudaMemAllocationHandleType type,
       unsigned flags = 0) {
-    return NOTED(
-        cudaMemPoolImportFromShareableHandle(pool, handle, type, flags));
+    return until_fabric_is_ready([&] {
+      return NOTED(
+          cudaMemPoolImportFromShareableHandle(pool, handle, type, flags));
+    });
   }
   static Code mem_pool_export_pointer(cudaMemPoolPtrExportData* data,
                                       void* memory) {
@@ -291,21 +297,26 @@ struct DriverApi {
   static Code mem_pool_create(cudaMemPool_t* pool,
                               const cudaMemPoolProps& wanted) {
     const auto same = same_bytes<CUmemPoolProps>(wanted);
-    return NOTED(DRIVER(cuMemPoolCreate)(pool, &same));
+    return until_fabric_is_ready(
+        [&] { return NOTED(DRIVER(cuMemPoolCreate)(pool, &same)); });
   }
   static Code mem_pool_export_to_shareable_handle(
       void* handle, cudaMemPool_t pool, cudaMemAllocationHandleType type,
       unsigned flags = 0) {
     const auto same = static_cast<CUmemAllocationHandleType>(type);
-    return NOTED(
-        DRIVER(cuMemPoolExportToShareableHandle)(handle, pool, same, flags));
+    return until_fabric_is_ready([&] {
+      return NOTED(
+          DRIVER(cuMemPoolExportToShareableHandle)(handle, pool, same, flags));
+    });
   }
   static Code mem_pool_import_from_shareable_handle(
       cudaMemPool_t* pool, void* handle, cudaMemAllocationHandleType type,
       unsigned flags = 0) {
     const auto same = static_cast<CUmemAllocationHandleType>(type);
-    return NOTED(
-        DRIVER(cuMemPoolImportFromShareableHandle)(pool, handle, same, flags));
+    return until_fabric_is_ready([&] {
+      return NOTED(DRIVER(cuMemPoolImportFromShareableHandle)(pool, handle,
+                                                              same, flags));
+    });
   }
   static Code mem_pool_export_pointer(cudaMemPoolPtrExportData* data,
                                       void* memory) {

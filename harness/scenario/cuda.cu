@@ -113,8 +113,21 @@ template <class Code>
 void require_success_of(Code code, const char* call, const char* file,
                         int line) {
   if (code == Code{}) return;
-  throw CallFailed{call, name_of(Code{}),   name_of(code), file,
-                   line, cannot_judge(code)};
+  throw CallFailed{call,
+                   name_of(Code{}),
+                   name_of(code),
+                   file,
+                   line,
+                   cannot_judge(code),
+                   static_cast<int>(code) == kFabricNotReady};
+}
+
+// If the fabric is still not ready, no call can be judged. Ends the role, and
+// the scenario with it.
+template <class Code>
+void require_ready_fabric(Code code, const char* call) {
+  if (static_cast<int>(code) == kFabricNotReady)
+    require_success_of(code, call, __FILE__, __LINE__);
 }
 
 // The runtime keeps the code of a refused call. The next check must not find
@@ -130,9 +143,15 @@ std::string hexadecimal(uint32_t value) {
   return text;
 }
 
-std::string name_of(cudaError_t code) { return cudaGetErrorName(code); }
+// A runtime or a driver before CUDA 13.4 does not know this code.
+std::string name_of(cudaError_t code) {
+  return static_cast<int>(code) == kFabricNotReady ? "cudaErrorFabricNotReady"
+                                                   : cudaGetErrorName(code);
+}
 
 std::string name_of(CUresult code) {
+  if (static_cast<int>(code) == kFabricNotReady)
+    return "CUDA_ERROR_FABRIC_NOT_READY";
   if (code == CUDA_SUCCESS) return "CUDA_SUCCESS";
   const std::string name = driver_error(code);
   return name == "?" ? "CUresult " + std::to_string(code) : name;
@@ -156,6 +175,7 @@ template <class Code>
 testing::AssertionResult gives(Code code, const char* call, Code wanted) {
   clear(code);
   if (code == wanted) return testing::AssertionSuccess();
+  require_ready_fabric(code, call);
   expected_but_saw(name_of(wanted), name_of(code));
   return testing::AssertionFailure() << call << " gives " << name_of(code)
                                      << ", expected " << name_of(wanted);
@@ -169,6 +189,7 @@ testing::AssertionResult refused(Code code, const char* call,
   clear(code);
   const Code expected = *documented.begin();
   if (code == expected) return testing::AssertionSuccess();
+  require_ready_fabric(code, call);
   for (const Code also : documented)
     if (code == also) {
       if (Role* role = Process::self().role)
@@ -256,6 +277,7 @@ bool observe_check(Role& me, const std::string& what,
     good = static_cast<bool>(check());
     me.observe(what + (good ? ": yes" : ": no"));
   } catch (const CallFailed& failed) {
+    if (failed.unready) throw;
     me.observe(what + ": " + failed.call + " gives " + failed.seen);
   }
   cudaGetLastError();
@@ -290,6 +312,7 @@ testing::AssertionResult context_is_usable() {
     const testing::AssertionResult by_kernel = kernel_reads(buffer, proof);
     return by_kernel ? copy_reads(buffer, proof) : by_kernel;
   } catch (const CallFailed& failed) {
+    if (failed.unready) throw;
     expected_but_saw(failed.expected, failed.seen);
     return testing::AssertionFailure()
            << "the context is not usable any more: " << failed.call << " gives "

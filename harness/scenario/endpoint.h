@@ -20,8 +20,17 @@ void* require_newer_entry(const char* name);
 
 /// NEWER(cuLogicalEndpointQuery)(id, …) calls a function that is newer than
 /// CUDA 13.0.
-#define NEWER(function) \
-  reinterpret_cast<decltype(&function)>(require_newer_entry(#function))
+#define NEWER(function)                                    \
+  ::ipclab::patient(reinterpret_cast<decltype(&function)>( \
+      ::ipclab::require_newer_entry(#function)))
+
+/// A function whose call is made again while the fabric is not ready.
+template <class... Arguments>
+auto patient(CUresult (*function)(Arguments...)) {
+  return [function](Arguments... arguments) {
+    return until_fabric_is_ready([&] { return function(arguments...); });
+  };
+}
 
 /// A device whose streams may copy to and from a unicast endpoint of device 0:
 /// 0 if the owner may use its own endpoint, else 1. In the second case the

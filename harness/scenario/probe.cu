@@ -113,7 +113,8 @@ Attempt try_vmm(CUmemAllocationHandleType type,
   CUresult code = granularity(&size, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (code != CUDA_SUCCESS) return tried("cuMemGetAllocationGranularity", code);
   CUmemGenericAllocationHandle memory;
-  code = create(&memory, size, &wanted, 0);
+  code =
+      until_fabric_is_ready([&] { return create(&memory, size, &wanted, 0); });
   if (code != CUDA_SUCCESS) return tried("cuMemCreate", code);
   Attempt result = tried("cuMemCreate", code);
   if (type != CU_MEM_HANDLE_TYPE_NONE) {
@@ -121,7 +122,8 @@ Attempt try_vmm(CUmemAllocationHandleType type,
       int descriptor;
       CUmemFabricHandle fabric;
     } handle;
-    code = export_to(&handle, memory, type, 0);
+    code = until_fabric_is_ready(
+        [&] { return export_to(&handle, memory, type, 0); });
     result = tried("cuMemExportToShareableHandle", code);
     if (code == CUDA_SUCCESS &&
         type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -561,7 +563,8 @@ void print_probe() {
   int gpus = 0, driver = 0, runtime = 0;
   cudaRuntimeGetVersion(&runtime);
   cudaDriverGetVersion(&driver);
-  const cudaError_t code = cudaGetDeviceCount(&gpus);
+  const cudaError_t code =
+      until_fabric_is_ready([&] { return cudaGetDeviceCount(&gpus); });
   std::string no_gpu;
   if (code != cudaSuccess) {
     gpus = 0;
@@ -569,7 +572,8 @@ void print_probe() {
              "): " + cudaGetErrorString(code);
   } else if (gpus == 0) {
     no_gpu = "CUDA sees no GPU";
-  } else if (const cudaError_t first = cudaFree(nullptr);
+  } else if (const cudaError_t first =
+                 until_fabric_is_ready([] { return cudaFree(nullptr); });
              first != cudaSuccess) {
     gpus = 0;
     no_gpu = "no context on GPU 0: " + name_of(first);

@@ -58,6 +58,9 @@ class Forward : public testing::EmptyTestEventListener {
 };
 
 void report(Role& me, const CallFailed& failed) {
+  if (failed.unready)
+    me.stop_not_applicable("the fabric is not ready: " + failed.call +
+                           " gives " + failed.seen);
   if (failed.broken) me.broken(failed.call + " gave " + failed.seen);
   me.report_failure(failed.file, failed.line, "this call has to succeed",
                     failed.call, failed.expected, failed.seen);

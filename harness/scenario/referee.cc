@@ -190,6 +190,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
         break;
       }
       wait_for_events(static_cast<int>(left));
+      if (stopped_) break;
       if (!stuck()) continue;
       // After an earlier failure, a deadlock is only a consequence of it.
       if (failed_)
@@ -218,7 +219,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
     end.last_input = player->last_input;
     end.output = player->printed;
   }
-  if (failed_) end_idle_processes();  // their state is unknown
+  if (failed_ || stopped_) end_idle_processes();  // their state is unknown
   return ended;
 }
 
@@ -305,6 +306,10 @@ void Referee::take(Player& player, Frame frame) {
       break;
     case Frame::kNothing:
       not_applicable(frame.data);
+      break;
+    case Frame::kStop:
+      not_applicable(frame.data);
+      stopped_ = player.failed = true;
       break;
     case Frame::kBroken:
       player.failed = true;

@@ -101,6 +101,7 @@ class Referee {
   std::vector<std::unique_ptr<Player>> players_;
   std::map<std::string, std::vector<Post>> posts_;
   bool failed_ = false;
+  bool stopped_ = false;  // a role has found that there is nothing to judge
 
   std::map<int, std::string> descriptors_before_;
   std::set<std::string> names_before_;

@@ -214,6 +214,11 @@ void Role::not_applicable(const std::string& why) {
   post(Frame::kNothing, why);
 }
 
+void Role::stop_not_applicable(const std::string& why) {
+  post(Frame::kStop, why);
+  std::_Exit(EXIT_FAILURE);
+}
+
 void Role::broken(const std::string& why) {
   post(Frame::kBroken, why);
   std::_Exit(EXIT_FAILURE);

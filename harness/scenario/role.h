@@ -20,7 +20,8 @@ namespace ipclab {
 struct CallFailed {
   std::string call, expected, seen, file;
   int line;
-  bool broken;  // no memory, no device …: the harness cannot judge
+  bool broken;           // no memory, no device …: the harness cannot judge
+  bool unready = false;  // the fabric is not ready: nothing to judge
 };
 
 /// What happened with one input of a call that has to be refused.
@@ -128,6 +129,10 @@ class Role {
   /// Reports that the harness cannot judge, for example because it has no
   /// permission, no memory, or a bug of its own. Ends this process.
   [[noreturn]] void broken(const std::string& why);
+
+  /// Reports that there is nothing to judge on this machine, and ends all roles
+  /// of the scenario.
+  [[noreturn]] void stop_not_applicable(const std::string& why);
 
   /// For the harness itself: a check that failed.
   void report_failure(const std::string& file, int line,

@@ -28,7 +28,8 @@ Chunk::~Chunk() {
 Chunk Chunk::create(size_t bytes, const CUmemAllocationProp& wanted) {
   Sentinel<CUmemGenericAllocationHandle> handle;
   CALL(cudaFree(nullptr));
-  CALL(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0));
+  CALL(until_fabric_is_ready(
+      [&] { return DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0); }));
   return Chunk(handle.result());
 }
 
@@ -45,8 +46,10 @@ Chunk Chunk::import(const CUmemFabricHandle& handle) {
   Chunk chunk;
   CALL(cudaFree(nullptr));
   CUmemFabricHandle copy = handle;
-  CALL(DRIVER(cuMemImportFromShareableHandle)(&chunk.handle_, &copy,
-                                              CU_MEM_HANDLE_TYPE_FABRIC));
+  CALL(until_fabric_is_ready([&] {
+    return DRIVER(cuMemImportFromShareableHandle)(&chunk.handle_, &copy,
+                                                  CU_MEM_HANDLE_TYPE_FABRIC);
+  }));
   return chunk;
 }
 
@@ -59,8 +62,10 @@ Descriptor Chunk::descriptor() const {
 
 CUmemFabricHandle Chunk::fabric_handle() const {
   Sentinel<CUmemFabricHandle> handle;
-  CALL(DRIVER(cuMemExportToShareableHandle)(handle.out(), handle_,
-                                            CU_MEM_HANDLE_TYPE_FABRIC, 0));
+  CALL(until_fabric_is_ready([&] {
+    return DRIVER(cuMemExportToShareableHandle)(handle.out(), handle_,
+                                                CU_MEM_HANDLE_TYPE_FABRIC, 0);
+  }));
   return handle.result();
 }
 

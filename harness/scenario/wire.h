@@ -59,6 +59,7 @@ struct Frame {
     kEnd,         // role: I reached my end
     kRest,        // role: I reached my end and wait for another role
     kPlay,        // referee: run this role
+    kStop,        // role: nothing to judge, end all roles
   };
 
   Kind kind{};

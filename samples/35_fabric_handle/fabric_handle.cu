@@ -29,7 +29,8 @@ constexpr int kImporterValue = 3000000;
 // Creates the memory, or says what this process lacks, and skips.
 Memory create(size_t bytes, const CUmemAllocationProp& wanted) {
   Memory memory;
-  const auto code = DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0);
+  const auto code = until_fabric_is_ready(
+      [&] { return DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0); });
   if (code == CUDA_ERROR_NOT_PERMITTED) {
     if (access(kImex, F_OK) == -1)
       skip("no IMEX channel: make %s with mknod", kImex);
@@ -70,8 +71,10 @@ int exporter(Channel& channel, Memory memory, size_t bytes) {
 int importer(Channel channel, size_t bytes) {
   auto handle = channel.receive<CUmemFabricHandle>("handle");
   Memory memory;
-  CU_CHECK(DRIVER(cuMemImportFromShareableHandle)(&memory, &handle,
-                                                  kFabric));
+  CU_CHECK(until_fabric_is_ready([&] {
+    return DRIVER(cuMemImportFromShareableHandle)(&memory, &handle,
+                                                  kFabric);
+  }));
   void* data = map_memory(memory, bytes);
   const int wrong = count_wrong(data, kCount, kExporterValue);
   say("imports the bytes, reads the exporter's values: %d wrong",

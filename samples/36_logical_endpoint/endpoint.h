@@ -20,7 +20,8 @@ inline void require_endpoints() {
 inline Memory create_memory(size_t bytes,
                             const CUmemAllocationProp& wanted) {
   Memory memory;
-  const CUresult code = DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0);
+  const CUresult code = until_fabric_is_ready(
+      [&] { return DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0); });
   if (code == CUDA_ERROR_NOT_PERMITTED)
     skip("no IMEX channel: lesson 35 says what a fabric needs");
   CU_CHECK(code);

@@ -99,7 +99,9 @@ int importer(Channel channel) {
       channel.receive<CUlogicalEndpointFabricHandle>("handle");
   CUlogicalEndpointId id;  // the importer's own number
   CU_CHECK(DRIVER(cuLogicalEndpointIdReserve)(&id, 1));
-  CU_CHECK(DRIVER(cuLogicalEndpointImport)(id, &handle, kFabric));
+  CU_CHECK(until_fabric_is_ready([&] {
+    return DRIVER(cuLogicalEndpointImport)(id, &handle, kFabric);
+  }));
   wait_until_ready(id);
 
   copy(at(data), at(id, 0), stream);

@@ -28,8 +28,9 @@ struct Place {
 //! [ask]
 Place ask(CUdevice device) {
   Place place{};
-  const CUresult code =
-      DRIVER(cuDeviceGetFabricClusterUuid)(&place.cluster, device);
+  const CUresult code = until_fabric_is_ready([&] {
+    return DRIVER(cuDeviceGetFabricClusterUuid)(&place.cluster, device);
+  });
   if (code == CUDA_ERROR_NOT_SUPPORTED ||
       code == CUDA_ERROR_NOT_PERMITTED)
     skip("GPU %d is in no fabric: %s", device, driver_error(code));

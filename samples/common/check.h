@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "fabric.h"
 #include "toolkit.h"
 
 /// roles.h sets this name. It is null in a lesson with one process.
@@ -40,10 +41,15 @@ inline void print_role(FILE* out) {
   std::fflush(stdout);  // keeps the order when stdout is a pipe
 }
 
-/// Prints the text of a call and its error. Ends the process.
+/// Prints the text of a call and its error. Ends the process. If the
+/// fabric is not ready, the lesson is skipped (77).
 [[noreturn]] inline void call_failed(const char* file, int line,
                                      const char* call, const char* name,
                                      int code, const char* text) {
+  if (code == kFabricNotReady) {
+    std::printf("SKIP: the fabric is not ready: %s\n", call);
+    std::exit(77);
+  }
   std::fflush(stdout);
   print_role(stderr);
   std::fprintf(stderr, "%s:%d: %s\n  -> %s (%d): %s\n", file, line,

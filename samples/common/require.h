@@ -24,7 +24,8 @@ constexpr int kSkipped = 77;  ///< the exit code of "skipped"
 /// Skips unless CUDA sees at least `wanted` GPUs.
 inline void require_gpus(int wanted) {
   int found = 0;
-  const cudaError_t code = cudaGetDeviceCount(&found);
+  const cudaError_t code =
+      until_fabric_is_ready([&] { return cudaGetDeviceCount(&found); });
   if (code != cudaSuccess && code != cudaErrorNoDevice)
     skip("needs %d GPU%s: %s (%d): %s", wanted, wanted == 1 ? "" : "s",
          cudaGetErrorName(code), code, cudaGetErrorString(code));

@@ -169,6 +169,9 @@ CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
     return error;
   }
   if (size == 0 || size % kPage != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((wanted.requestedHandleTypes & kFabric) != 0) {
+    if (CUresult error = fabric_is_ready()) return error;
+  }
 
   const bool on_device = wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const int gpu = on_device ? device_at(wanted.location.id).gpu : -1;

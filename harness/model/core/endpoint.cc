@@ -576,6 +576,7 @@ CUresult endpoint_create(CUlogicalEndpointId id,
   if (wanted.ipcHandleTypes != 0 && !has_imex_channel()) {
     return CUDA_ERROR_NOT_PERMITTED;
   }
+  if (CUresult error = fabric_is_ready()) return error;
   if (wanted.size == 0 || !is_aligned(wanted.size) || wanted.size > kMost) {
     return kInvalid;
   }

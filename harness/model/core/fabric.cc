@@ -216,6 +216,14 @@ void open_endpoint() {
 
 bool has_imex_channel() { return imex_channel().has_value(); }
 
+CUresult fabric_is_ready() {
+  if (!profile().late_fabric) return CUDA_SUCCESS;
+  constexpr auto kNotReady = static_cast<CUresult>(919);
+  static const Clock::time_point ready =
+      Clock::now() + std::chrono::milliseconds(200);
+  return Clock::now() < ready ? kNotReady : CUDA_SUCCESS;
+}
+
 void fabric_export(uint64_t id, int descriptor,
                    const std::shared_ptr<const void>& owner, void* out) {
   Endpoint& own = endpoint();
@@ -231,6 +239,7 @@ void fabric_export(uint64_t id, int descriptor,
 }
 
 CUresult fabric_import(const void* bytes, int* descriptor) {
+  if (CUresult error = fabric_is_ready()) return error;
   Handle handle;
   std::memcpy(&handle, bytes, sizeof handle);
   if (!is_sealed(HandleKind::kFabric, handle)) return CUDA_ERROR_INVALID_VALUE;

@@ -18,6 +18,11 @@ namespace ipclab::model {
 /// the variable, the process has channel 0 if the profile has a channel.
 bool has_imex_channel();
 
+/// CUDA_ERROR_FABRIC_NOT_READY (CUDA 13.4) if the profile has a late fabric,
+/// for a fifth of a second from the first call in this process on; then
+/// CUDA_SUCCESS.
+CUresult fabric_is_ready();
+
 /// Writes a handle for a descriptor that is open as long as `owner` exists;
 /// `id` identifies the memory. The handle does not keep the memory: after the
 /// owner has ended, the handle names nothing.

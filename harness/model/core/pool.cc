@@ -187,9 +187,8 @@ CUresult check_pool_properties(const CUmemPoolProps& wanted) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!exists(wanted.location)) return CUDA_ERROR_INVALID_VALUE;
-  return (handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0 && !has_imex_channel()
-             ? CUDA_ERROR_NOT_PERMITTED
-             : CUDA_SUCCESS;
+  if ((handles & CU_MEM_HANDLE_TYPE_FABRIC) == 0) return CUDA_SUCCESS;
+  return has_imex_channel() ? fabric_is_ready() : CUDA_ERROR_NOT_PERMITTED;
 }
 
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool) {

@@ -47,6 +47,8 @@ constexpr Profile kProfiles[] = {
      "two GPUs with a driver of CUDA 13.5"},
     {"fabric-13.5",  2, true,  8, true,  true,  false, true, kAll, true,  kAll, true,  true,  false, false, kCuda135, kCuda135, 16,
      "two GPUs of a fabric with logical endpoints; driver and runtime of CUDA 13.5"},
+    {"late-fabric",  2, true,  8, true,  true,  false, true, kAll, true,  kAll, true,  true,  false, false, kCuda135, kCuda135, 16,
+     "the same, but the fabric is not ready when a process uses it first", kHopper, true},
     {"tegra",        1, true,  8, true,  false, true,  true, 0,    true,  0,    false, false, false, false, kCuda13,  kBuilt,   8,
      "an embedded GPU: interprocess events, no memory handles"},
     {"no-ipc",       1, true,  8, false, false, false, true, 0,    true,  0,    false, false, false, false, kCuda13,  kBuilt,   16,

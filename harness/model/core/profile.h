@@ -45,6 +45,7 @@ struct Profile {
   uint64_t memory_gib;  ///< of each GPU
   const char* what;     ///< one line for people
   Capability capability = kHopper;
+  bool late_fabric = false;  ///< the fabric is not ready at first
 
   /// Can a GPU export its memory as a dma-buf?
   bool has_dma_buf() const { return vmm && !integrated; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/fabric.h"
 #include "core/profile.h"
 #include "driver/driver.h"
 
@@ -22,7 +23,7 @@ CUresult enter_fabric(const void* result, CUdevice device) {
   if (CUresult error = enter_without_context()) return error;
   if (!profile().endpoints) return CUDA_ERROR_NOT_SUPPORTED;
   return result == nullptr || !is_device(device) ? CUDA_ERROR_INVALID_VALUE
-                                                 : CUDA_SUCCESS;
+                                                 : fabric_is_ready();
 }
 
 }  // namespace

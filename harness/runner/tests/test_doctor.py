@@ -152,6 +152,7 @@ def test_findings_come_worst_first() -> None:
         ("imex_no_channel", "imex", "mknod"),
         ("imex_no_permission", "imex", "your own channel"),
         ("imex_not_ready", "imex", "nvidia-imex-ctl"),
+        ("fabric_not_ready", "imex", "CUDA_FABRIC_INIT_TIMEOUT_MS"),
         ("no_fabric", "imex", "by a descriptor"),
         ("exclusive", "compute_mode", "nvidia-smi -c DEFAULT"),
         ("seccomp", "seccomp", "SCM_RIGHTS"),

@@ -330,6 +330,22 @@ TEST(Planted, NotApplicable) {
   scenario.run(10s);
 }
 
+// The fabric of the GPUs does not become ready: no role may be waited for.
+TEST(Planted, FabricNotReady) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    throw CallFailed{"cuMemCreate(…)",
+                     "CUDA_SUCCESS",
+                     "CUDA_ERROR_FABRIC_NOT_READY",
+                     __FILE__,
+                     __LINE__,
+                     false,
+                     true};
+  });
+  scenario.role("importer", [](Role& me) { me.receive<int>("handle"); });
+  scenario.run(10s);
+}
+
 TEST(Planted, NotApplicableAndWrong) {
   Scenario scenario;
   scenario.role("importer", [](Role& me) {

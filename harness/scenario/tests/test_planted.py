@@ -313,6 +313,14 @@ def test_a_role_may_find_nothing_to_judge(run: Any) -> None:
     assert seen.reason.strip() == "GPU 1 reaches GPU 0"
 
 
+def test_a_fabric_that_is_not_ready_ends_the_scenario(run: Any) -> None:
+    seen = run("FabricNotReady")
+    assert (seen.code, seen.outcome) == (0, "not applicable")
+    assert seen.reason.strip() == (
+        "the fabric is not ready: cuMemCreate(…) gives CUDA_ERROR_FABRIC_NOT_READY"
+    )
+
+
 def test_nothing_to_judge_hides_no_failure(run: Any) -> None:
     seen = run("NotApplicableAndWrong")
     assert (seen.code, seen.outcome) == (1, "violates")

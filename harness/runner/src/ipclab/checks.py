@@ -415,6 +415,12 @@ def _peer_access(m: Machine) -> Verdict | None:
     )
 
 
+READY = (
+    "or let the driver wait longer (CUDA_FABRIC_INIT_TIMEOUT_MS); if it stays so: "
+    "nvidia-smi -q, section Fabric, and the fabric manager"
+)
+
+
 def _imex(m: Machine) -> Verdict | None:
     fabric = _capability(m.probe, "fabric")
     if fabric.get("available"):
@@ -430,6 +436,13 @@ def _imex(m: Machine) -> Verdict | None:
             "share inside one machine, by a descriptor",
         )
     ways = "until then share inside one machine, by a descriptor"
+    if "FABRIC_NOT_READY" in str(fabric.get("attempt")):
+        return blocks(
+            str(fabric.get("attempt")),
+            ["fabric"],
+            "the driver says that the fabric is not ready yet",
+            f"wait and try again, {READY}; {ways}",
+        )
     if not m.driver.imex:
         return blocks(
             "the kernel module has no nvidia-caps-imex-channels",
