@@ -53,7 +53,7 @@ int exporter(Channel& channel) {
   CU_CHECK(DRIVER(cuMemGetHandleForAddressRange)(
       &fd, reinterpret_cast<CUdeviceptr>(data), bytes,
       CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
-  say("writes %d values, exports %zu bytes as a dma-buf", kCount,
+  say("writes %d values, exports [%zu] bytes as a dma-buf", kCount,
       bytes);
   channel.send("bytes", bytes);
   channel.send_descriptor("memory", fd);
@@ -97,7 +97,7 @@ int importer(Channel channel) {
   const int fd = channel.receive_descriptor("memory");
   void* data =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) SYS_CHECK(-1);
+  SYS_CHECK(data == MAP_FAILED ? -1 : 0);
 
   cpu_access(fd, DMA_BUF_SYNC_START);
   const int wrong = count_wrong_on_host(data, kCount, kExporterValue);

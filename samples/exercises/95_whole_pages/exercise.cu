@@ -79,7 +79,7 @@ int importer(Channel channel) {
   const int fd = channel.receive_descriptor("memory");
   void* data = mmap(nullptr, range.bytes, PROT_READ | PROT_WRITE,
                     MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) SYS_CHECK(-1);
+  SYS_CHECK(data == MAP_FAILED ? -1 : 0);
   if (range.offset + kFrame > range.bytes) {
     say("the range ends before the frame ends");
     return EXIT_FAILURE;
