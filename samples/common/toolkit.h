@@ -49,6 +49,11 @@ constexpr auto
         static_cast<CUdevice_attribute>(141);
 #endif
 
+#if CUDA_VERSION < 13030
+constexpr auto CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED =
+    static_cast<CUdevice_attribute>(152);
+#endif
+
 /// The field maxSize, which came with CUDA 12.2. Older headers have
 /// reserved bytes in its place.
 inline size_t max_size(const cudaMemPoolProps& properties) {
@@ -77,4 +82,5 @@ static_assert(CU_MEM_HANDLE_TYPE_FABRIC == 8);
 static_assert(
     CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ==
     141);
+static_assert(CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED == 152);
 static_assert(sizeof(cudaMemFabricHandle_t) == 64);

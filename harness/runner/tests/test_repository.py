@@ -189,7 +189,7 @@ def test_common_headers_stay_small() -> None:
         "vmm",
     ]
     assert [h.name for h in headers] == [f"{name}.h" for name in names]
-    assert sum(len(h.read_text().splitlines()) for h in headers) <= 1070
+    assert sum(len(h.read_text().splitlines()) for h in headers) <= 1080
 
 
 def test_every_test_judges_a_row() -> None:
