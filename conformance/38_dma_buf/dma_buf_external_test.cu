@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <climits>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -50,10 +52,11 @@ TEST(ExternalMemory, ABufferIsTheMemoryOfTheExporter) {
                   CALL(cudaDeviceSynchronize());
                   me.signal("again" + turn);
                   me.wait("poisoned" + turn);
-                  uint32_t last = 0;
-                  CALL(cudaMemcpy(&last, mapping.data + mapping.count - 1, 4,
+                  std::vector<uint32_t> seen(mapping.count);
+                  CALL(cudaMemcpy(seen.data(), mapping.data, mapping.bytes(),
                                   cudaMemcpyDeviceToHost));
-                  EXPECT_EQ(last, 0xeeeeeeeeu);
+                  EXPECT_EQ(std::count(seen.begin(), seen.end(), 0xeeeeeeeeu),
+                            static_cast<std::ptrdiff_t>(seen.size()));
                 }));
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) {

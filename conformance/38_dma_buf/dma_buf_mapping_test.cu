@@ -310,8 +310,8 @@ TEST(DmaBufMapping, ANewDescriptorShowsTheNewMemory) {
   scenario.run(20s);
 }
 
-// What a child of this process finds in a dma-buf that may be worth nothing any
-// more. The kernel may end the child.
+// What a child of this process finds in a dma-buf that may be no longer valid.
+// The kernel may end the child.
 static std::string seen_by_a_child(const Descriptor& buffer, size_t bytes) {
   const pid_t child = fork();  // this process has no CUDA
   if (child == 0) {
