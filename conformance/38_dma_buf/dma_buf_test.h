@@ -9,8 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -30,26 +32,49 @@ inline size_t host_page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 /// memory management.
 inline constexpr size_t kTwoMib = 2 << 20;
 
-/// Device memory of cuMemAlloc, poisoned.
+/// The whole pages in memory. No sentence says that memory of cuMemAlloc begins
+/// with a page.
+inline Words pages_of(const Words& memory) {
+  const CUdeviceptr page = host_page(), begin = address_of(memory.data),
+                    first = (begin + page - 1) / page * page,
+                    end = (begin + memory.bytes()) / page * page;
+  return words_at(first, end - first);
+}
+
+/// Device memory of cuMemAlloc, poisoned. It begins with a page.
 class DriverBuffer : public Words {
  public:
   explicit DriverBuffer(size_t bytes) {
     CALL(cudaFree(nullptr));  // the driver API needs a context
-    Sentinel<CUdeviceptr> memory;
-    CALL(DRIVER(cuMemAlloc)(memory.out(), bytes));
-    static_cast<Words&>(*this) = words_at(memory.result(), bytes);
+    allocate(bytes);
+    if (begin_ % host_page() != 0) {  // then a part of larger memory
+      CALL(DRIVER(cuMemFree)(begin_));
+      allocate(bytes + host_page());
+    }
+    const Words pages = pages_of(words_at(begin_, allocated_));
+    static_cast<Words&>(*this) = Words(pages.data, bytes);
     poison();
   }
   DriverBuffer(const DriverBuffer&) = delete;
   ~DriverBuffer() {
-    if (data != nullptr) DRIVER(cuMemFree)(address());
+    if (data != nullptr) DRIVER(cuMemFree)(begin_);
   }
   CUdeviceptr address() const { return address_of(data); }
   /// Frees now, not in the destructor, for tests of this step.
   void free() {
-    CALL(DRIVER(cuMemFree)(address()));
+    CALL(DRIVER(cuMemFree)(begin_));
     data = nullptr;
   }
+
+ private:
+  void allocate(size_t bytes) {
+    Sentinel<CUdeviceptr> memory;
+    CALL(DRIVER(cuMemAlloc)(memory.out(), bytes));
+    begin_ = memory.result();
+    allocated_ = bytes;
+  }
+  CUdeviceptr begin_ = 0;
+  size_t allocated_ = 0;
 };
 
 /// Asks for a dma-buf of a range. The result is open, or there is none.
@@ -83,6 +108,22 @@ inline bool is_the_model() {
   cudaDeviceProp properties;
   CALL(cudaGetDeviceProperties(&properties, 0));
   return std::strcmp(properties.name, "ipclab reference model") == 0;
+}
+
+/// Is the result an open dma-buf of at least these bytes? The kernel says the
+/// size of a dma-buf at its end. A dma-buf of the model has a size only if it
+/// can be mapped.
+inline testing::AssertionResult is_dma_buf(const Export& range, size_t bytes) {
+  if (!range.is_open())
+    return testing::AssertionFailure() << "gives no open descriptor";
+  if (attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED) != 1 &&
+      is_the_model())
+    return testing::AssertionSuccess();
+  const off_t size = lseek(range.descriptor.get(), 0, SEEK_END);
+  if (size >= static_cast<off_t>(bytes)) return testing::AssertionSuccess();
+  return testing::AssertionFailure()
+         << "gives a descriptor that is no dma-buf of " << bytes
+         << " bytes: its size is " << size;
 }
 
 /// Does the model say that it cannot make a dma-buf of this range? Then there
@@ -119,8 +160,21 @@ class HostMapping {
   Words words() const { return Words(memory_, bytes_); }
   /// Does the CPU read the pattern?
   testing::AssertionResult reads(Pattern expected) const {
+    return reads(0, bytes_, expected);
+  }
+  /// Does the CPU read the pattern in a part of the mapping?
+  testing::AssertionResult reads(size_t offset, size_t bytes,
+                                 Pattern expected) const {
     const Access access(buffer_, DMA_BUF_SYNC_READ);
-    return host_reads(words(), expected);
+    return host_reads(Words(words().data + offset / sizeof(uint32_t), bytes),
+                      expected);
+  }
+  /// In how many words does the CPU read this value?
+  size_t count(uint32_t value) const {
+    const Access access(buffer_, DMA_BUF_SYNC_READ);
+    const Words all = words();
+    return static_cast<size_t>(
+        std::count(all.data, all.data + all.count, value));
   }
   /// The CPU writes the pattern. The writes have arrived when this returns.
   void write(Pattern values) const {

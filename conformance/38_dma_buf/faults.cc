@@ -32,6 +32,21 @@ bool has_several_chunks(Call& call) {
   return is_of_chunks(call) && last != 0 && last != mapping_at(first(call));
 }
 
+// What the marks of a fault say about memory that has a dma-buf.
+constexpr int kLent = 1;
+constexpr int kFreed = 2;
+
+// An allocation gets memory that was freed and still has a dma-buf.
+int gives_freed_memory(Call& call) {
+  for (const auto& [address, state] : marks.all())
+    if (state == kFreed) {
+      marks.put(address, kLent);
+      *call.at<CUdeviceptr*>(0) = address;
+      return accepted(call);
+    }
+  return call.proceed();
+}
+
 int open_device(int access) { return open("/dev/zero", access | O_CLOEXEC); }
 
 // The program gets this descriptor instead of the driver's one.
@@ -97,6 +112,11 @@ FAULTS {
   fault("dmabuf-one-allocation-only", {"DBUF-03"},
         "a range with several allocations behind it is refused")
       .on({kGetRange}, WHEN(has_several_chunks(call)), refuses());
+
+  fault("dmabuf-of-nothing", {"DBUF-01", "DBUF-02", "DBUF-04", "DBUF-10"},
+        "the call gives a descriptor that is no dma-buf")
+      .on_machine(kMapsDmaBufs)
+      .after({kGetRange}, DO(give(call, open_device(O_RDWR))));
 
   fault("dmabuf-same-number", {"DBUF-04"},
         "a second dma-buf of a range is the number of the first one")
@@ -222,6 +242,16 @@ FAULTS {
         }
         marks.put(first(call), fcntl(*result(call), F_DUPFD_CLOEXEC, 300));
         return false;
+      });
+
+  fault("dmabuf-freed-memory-comes-again", {"DBUF-20"},
+        "an allocation gets memory that was freed while its dma-buf was mapped")
+      .on_machine(kMapsDmaBufs)
+      .on({kMalloc}, gives_freed_memory)
+      .after({kGetRange}, NOTE(marks.put(first(call), kLent)))
+      .on({kFree}, WHEN(marks.has(call.at<CUdeviceptr>(0))), [](Call& call) {
+        marks.put(call.at<CUdeviceptr>(0), kFreed);
+        return kSuccess;
       });
 
   fault("ok-dmabuf-mapped-by-inheritance", {"DBUF-16"},
