@@ -72,6 +72,11 @@ void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
                        stream));
 }
 
+// Work that has to wait: a stream without work may be complete.
+void queue_set(const Words& memory, cudaStream_t stream) {
+  CALL(cudaMemsetAsync(memory.data, 0, memory.bytes(), stream));
+}
+
 // Each stream writes a part of the memory after a latch. One record covers all
 // of them. The latches are released one after the other. Later work of a stream
 // and all work of `others` stay held until the end.
@@ -255,6 +260,19 @@ void expect_capture_spoilt(const Whole& whole, cudaEvent_t event,
   EXPECT_REFUSED(whole.wait(local), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                  CUDA_ERROR_INVALID_HANDLE);
   EXPECT_TRUE(is_spoilt(stream)) << "after a wait for a captured event";
+}
+
+// A wait for an event that a stream of another green context captures. The
+// context of the wait has no capture.
+template <class Whole>
+void expect_capture_elsewhere_spoilt(const Whole& whole,
+                                     cudaStream_t elsewhere) {
+  const SharedEvent local(cudaEventDisableTiming);
+  begin_capture(elsewhere);
+  CALL(cudaEventRecord(local, elsewhere));
+  EXPECT_REFUSED(whole.wait(local), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                 CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_TRUE(is_spoilt(elsewhere)) << "after a wait of another context";
 }
 
 }  // namespace
@@ -468,9 +486,11 @@ TEST(ContextsAndApis, AContextWaitsForAnEventOfThePrimaryContext) {
   run_with_wait_of_others(1, [](Role& me, const cudaIpcEventHandle_t& handle) {
     const SharedEvent opened(handle);
     const SecondContext own;
+    const DeviceBuffer buffer(kBytes);
     const Stream stream;  // of the second context
     me.wait("recorded");
     EXPECT_SUCCESS(WholeContext(own).wait(opened));
+    queue_set(buffer, stream);
     EXPECT_TRUE(is_held(stream));
     me.signal("waits");
     EXPECT_TRUE(passes(stream));
@@ -482,6 +502,7 @@ TEST(ContextsAndApis, AGreenContextWaitsForAnEventOfAnotherContext) {
   needs(gpus(1), legacy_events, context_events, green_contexts, progress);
   run_with_wait_of_others(2, [](Role& me, const cudaIpcEventHandle_t& handle) {
     const GreenContext green;
+    const DeviceBuffer buffer(kBytes);
     const GreenStream stream(green);
     const SecondContext own;
     const SharedEvent opened(handle);  // in the second context
@@ -489,6 +510,7 @@ TEST(ContextsAndApis, AGreenContextWaitsForAnEventOfAnotherContext) {
     by_both_names(green, [&](const auto& whole) {
       me.wait("recorded");
       EXPECT_SUCCESS(whole.wait(opened));
+      queue_set(buffer, stream);
       EXPECT_TRUE(is_held(stream));
       me.signal("waits");
       EXPECT_TRUE(passes(stream));
@@ -593,15 +615,22 @@ TEST(ContextsAndApis, ACaptureEndsByTheEventsOfItsContext) {
   needs(gpus(1), legacy_events, context_events, green_contexts);
   Scenario scenario(Scenario::kShared);
   const auto spoils = [](cudaEvent_t event) {
+    const WholeContext primary(primary_context());
+    const GreenContext green, other(1);
     const Stream stream;
-    expect_capture_spoilt(WholeContext(primary_context()), event, stream);
-    const GreenContext green;
-    const GreenStream part(green);
+    const GreenStream part(green), busy(green), elsewhere(other);
+    // The event would be pending if a refused call recorded it.
+    Latch latch;
+    latch.hold(busy);
+    expect_capture_spoilt(primary, event, stream);
     by_both_names(green, [&](const auto& whole) {
       expect_capture_spoilt(whole, event, part);
+      expect_capture_elsewhere_spoilt(whole, elsewhere);
     });
     EXPECT_SUCCESS(cudaEventQuery(event)) << "nothing is recorded";
-    EXPECT_SUCCESS(WholeContext(primary_context()).record(event));
+    latch.release();
+    EXPECT_TRUE(passes(busy));
+    EXPECT_SUCCESS(primary.record(event));
     EXPECT_SUCCESS(cudaEventSynchronize(event));
   };
   scenario.role("exporter", [=](Role& me) {
