@@ -77,6 +77,26 @@ void queue_set(const Words& memory, cudaStream_t stream) {
   CALL(cudaMemsetAsync(memory.data, 0, memory.bytes(), stream));
 }
 
+// Green contexts need not make progress side by side, or beside their primary
+// context (the documentation of green contexts). If streams of `held` hold
+// those of `free`, the test cannot judge. Writes the memory.
+void require_progress(Role& me, const Words& memory, const Streams& held,
+                      const Streams& free) {
+  memory.fill(pattern("progress"));  // loads the kernel
+  Latch latch;
+  for (const cudaStream_t stream : held) latch.hold(stream);
+  for (const cudaStream_t stream : free)
+    memory.queue_fill(pattern("progress"), stream);
+  bool all_pass = true;
+  for (const cudaStream_t stream : free)
+    all_pass = all_pass && !is_held(stream);
+  latch.release();
+  for (const cudaStream_t stream : held) EXPECT_TRUE(passes(stream));
+  for (const cudaStream_t stream : free) EXPECT_TRUE(passes(stream));
+  if (!all_pass)
+    me.stop_not_applicable("held work holds the work of a green context");
+}
+
 // Each stream writes a part of the memory after a latch. One record covers all
 // of them. The latches are released one after the other. Later work of a stream
 // and all work of `others` stay held until the end.
@@ -360,6 +380,7 @@ TEST(ContextsAndApis, ThePrimaryContextIncludesItsGreenContexts) {
     const GreenContext first(0), second(1);
     const GreenStream of_first(first), of_second(second);
     const Stream own;
+    require_progress(me, memory, {own}, {of_first, of_second});
     records_all(me, primary, event, memory, pattern(who),
                 {own, of_first, of_second});
   };
@@ -394,6 +415,7 @@ TEST(ContextsAndApis, AGreenContextRecordsOnlyItsOwnWork) {
     const GreenContext green(0), other(1);
     const GreenStream first(green), second(green), elsewhere(other);
     const Stream of_primary;
+    require_progress(me, memory, {elsewhere, of_primary}, {first, second});
     by_both_names(green, [&](const auto& whole) {
       records_all(me, whole, event, memory, pattern(who), {first, second},
                   {elsewhere, of_primary});
