@@ -85,8 +85,8 @@ void require_progress(Role& me, const Words& memory, const Streams& held,
   memory.fill(pattern("progress"));  // loads the kernel
   Latch latch;
   for (const cudaStream_t stream : held) latch.hold(stream);
-  for (const cudaStream_t stream : free)
-    memory.queue_fill(pattern("progress"), stream);
+  for (size_t i = 0; i < free.size(); ++i)
+    part(memory, i, free.size()).queue_fill(pattern("progress"), free[i]);
   bool all_pass = true;
   for (const cudaStream_t stream : free)
     all_pass = all_pass && !is_held(stream);
