@@ -139,6 +139,13 @@ FAULTS {
         });
       });
 
+  fault("copies-have-first-attributes", {"COPY-01"},
+        "all copies of a batch have the attributes of the first one")
+      .on({kCopies}, WHEN(call.at<size_t>(6) > 1), [](Call& call) {
+        call.at<size_t>(6) = 1;
+        return once_more(call);
+      });
+
   fault("copies-read-early", {"COPY-02"},
         "a copy whose source must be read in stream order reads it during the "
         "call")

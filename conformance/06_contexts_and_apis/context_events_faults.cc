@@ -117,6 +117,30 @@ bool has_capture(Call&) {
   return false;
 }
 
+// Does a green context refuse to wait for an event of a capture, although it
+// has no capture itself? The refusal has made the capture invalid.
+bool is_refused_for_captured_event(Call& wait) {
+  if (!is_refused_for_capture(wait)) return false;
+  for (const auto& [stream, green] : green_streams.all()) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    DRIVER_CALL(cuStreamIsCapturing)(stream, &status);
+    if (green == wait.at<CUgreenCtx>(0) &&
+        status != CU_STREAM_CAPTURE_STATUS_NONE)
+      return false;
+  }
+  return true;
+}
+
+// Records the work of a busy stream although the record is refused.
+int refused_and_recorded(Call& record) {
+  for (const auto& [stream, unused] : green_streams.all()) {
+    if (!is_busy(stream)) continue;
+    record_in(record, stream);
+    break;
+  }
+  return record.code();
+}
+
 int refused_without_effect(Call& call) {
   return refused(call, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
@@ -234,6 +258,16 @@ FAULTS {
       .after({kConvert}, note_converted)
       .after({kOpenEvent, kCreateEvent}, note_context);
 
+  fault("context-wait-for-others-lost", {"LEVT-35"},
+        "a wait by a context for an event of another context makes no stream "
+        "wait")
+      .on({kContextWait},
+          WHEN(by_context(call) &&
+               contexts.get(call.at<cudaEvent_t>(1)) != call.at<CUcontext>(0)),
+          lost)
+      .after({kConvert}, note_converted)
+      .after({kOpenEvent, kCreateEvent}, note_context);
+
   fault("green-wait-refuses-others", {"LEVT-35"},
         "a green context cannot wait for an event of another context than its "
         "primary context")
@@ -291,6 +325,20 @@ FAULTS {
   fault("green-wait-in-capture", {"LEVT-37"},
         "a wait by a green context is accepted while a stream captures")
       .on_refusal({kGreenWait}, is_refused_for_capture, accepted);
+
+  fault("green-wait-for-captured-event", {"LEVT-37"},
+        "a green context accepts a wait for an event that a stream of another "
+        "context captures")
+      .on_refusal({kGreenWait}, is_refused_for_captured_event, accepted)
+      .after({kGreenStream}, note_green_stream)
+      .before({kDestroyStream}, forget_stream);
+
+  fault("refused-record-in-capture-records", {"LEVT-37"},
+        "a record that is refused because a stream captures records the event")
+      .on_refusal({kContextRecord, kGreenRecord}, is_refused_for_capture,
+                  refused_and_recorded)
+      .after({kGreenStream}, note_green_stream)
+      .before({kDestroyStream}, forget_stream);
 
   fault("capture-survives-record", {"LEVT-37"},
         "a record by a context or a green context is refused while a stream "

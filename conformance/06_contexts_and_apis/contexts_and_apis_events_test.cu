@@ -72,6 +72,31 @@ void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
                        stream));
 }
 
+// Work that has to wait: a stream without work may be complete.
+void queue_set(const Words& memory, cudaStream_t stream) {
+  CALL(cudaMemsetAsync(memory.data, 0, memory.bytes(), stream));
+}
+
+// Green contexts need not make progress side by side, or beside their primary
+// context (the documentation of green contexts). If streams of `held` hold
+// those of `free`, the test cannot judge. Writes the memory.
+void require_progress(Role& me, const Words& memory, const Streams& held,
+                      const Streams& free) {
+  memory.fill(pattern("progress"));  // loads the kernel
+  Latch latch;
+  for (const cudaStream_t stream : held) latch.hold(stream);
+  for (size_t i = 0; i < free.size(); ++i)
+    part(memory, i, free.size()).queue_fill(pattern("progress"), free[i]);
+  bool all_pass = true;
+  for (const cudaStream_t stream : free)
+    all_pass = all_pass && !is_held(stream);
+  latch.release();
+  for (const cudaStream_t stream : held) EXPECT_TRUE(passes(stream));
+  for (const cudaStream_t stream : free) EXPECT_TRUE(passes(stream));
+  if (!all_pass)
+    me.stop_not_applicable("held work holds the work of a green context");
+}
+
 // Each stream writes a part of the memory after a latch. One record covers all
 // of them. The latches are released one after the other. Later work of a stream
 // and all work of `others` stay held until the end.
@@ -257,6 +282,19 @@ void expect_capture_spoilt(const Whole& whole, cudaEvent_t event,
   EXPECT_TRUE(is_spoilt(stream)) << "after a wait for a captured event";
 }
 
+// A wait for an event that a stream of another green context captures. The
+// context of the wait has no capture.
+template <class Whole>
+void expect_capture_elsewhere_spoilt(const Whole& whole,
+                                     cudaStream_t elsewhere) {
+  const SharedEvent local(cudaEventDisableTiming);
+  begin_capture(elsewhere);
+  CALL(cudaEventRecord(local, elsewhere));
+  EXPECT_REFUSED(whole.wait(local), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                 CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_TRUE(is_spoilt(elsewhere)) << "after a wait of another context";
+}
+
 }  // namespace
 
 TEST(ContextsAndApis, AContextRecordsTheWorkOfAllItsStreams) {
@@ -342,6 +380,7 @@ TEST(ContextsAndApis, ThePrimaryContextIncludesItsGreenContexts) {
     const GreenContext first(0), second(1);
     const GreenStream of_first(first), of_second(second);
     const Stream own;
+    require_progress(me, memory, {own}, {of_first, of_second});
     records_all(me, primary, event, memory, pattern(who),
                 {own, of_first, of_second});
   };
@@ -376,6 +415,7 @@ TEST(ContextsAndApis, AGreenContextRecordsOnlyItsOwnWork) {
     const GreenContext green(0), other(1);
     const GreenStream first(green), second(green), elsewhere(other);
     const Stream of_primary;
+    require_progress(me, memory, {elsewhere, of_primary}, {first, second});
     by_both_names(green, [&](const auto& whole) {
       records_all(me, whole, event, memory, pattern(who), {first, second},
                   {elsewhere, of_primary});
@@ -468,9 +508,11 @@ TEST(ContextsAndApis, AContextWaitsForAnEventOfThePrimaryContext) {
   run_with_wait_of_others(1, [](Role& me, const cudaIpcEventHandle_t& handle) {
     const SharedEvent opened(handle);
     const SecondContext own;
+    const DeviceBuffer buffer(kBytes);
     const Stream stream;  // of the second context
     me.wait("recorded");
     EXPECT_SUCCESS(WholeContext(own).wait(opened));
+    queue_set(buffer, stream);
     EXPECT_TRUE(is_held(stream));
     me.signal("waits");
     EXPECT_TRUE(passes(stream));
@@ -482,6 +524,7 @@ TEST(ContextsAndApis, AGreenContextWaitsForAnEventOfAnotherContext) {
   needs(gpus(1), legacy_events, context_events, green_contexts, progress);
   run_with_wait_of_others(2, [](Role& me, const cudaIpcEventHandle_t& handle) {
     const GreenContext green;
+    const DeviceBuffer buffer(kBytes);
     const GreenStream stream(green);
     const SecondContext own;
     const SharedEvent opened(handle);  // in the second context
@@ -489,6 +532,7 @@ TEST(ContextsAndApis, AGreenContextWaitsForAnEventOfAnotherContext) {
     by_both_names(green, [&](const auto& whole) {
       me.wait("recorded");
       EXPECT_SUCCESS(whole.wait(opened));
+      queue_set(buffer, stream);
       EXPECT_TRUE(is_held(stream));
       me.signal("waits");
       EXPECT_TRUE(passes(stream));
@@ -593,15 +637,22 @@ TEST(ContextsAndApis, ACaptureEndsByTheEventsOfItsContext) {
   needs(gpus(1), legacy_events, context_events, green_contexts);
   Scenario scenario(Scenario::kShared);
   const auto spoils = [](cudaEvent_t event) {
+    const WholeContext primary(primary_context());
+    const GreenContext green, other(1);
     const Stream stream;
-    expect_capture_spoilt(WholeContext(primary_context()), event, stream);
-    const GreenContext green;
-    const GreenStream part(green);
+    const GreenStream part(green), busy(green), elsewhere(other);
+    // The event would be pending if a refused call recorded it.
+    Latch latch;
+    latch.hold(busy);
+    expect_capture_spoilt(primary, event, stream);
     by_both_names(green, [&](const auto& whole) {
       expect_capture_spoilt(whole, event, part);
+      expect_capture_elsewhere_spoilt(whole, elsewhere);
     });
     EXPECT_SUCCESS(cudaEventQuery(event)) << "nothing is recorded";
-    EXPECT_SUCCESS(WholeContext(primary_context()).record(event));
+    latch.release();
+    EXPECT_TRUE(passes(busy));
+    EXPECT_SUCCESS(primary.record(event));
     EXPECT_SUCCESS(cudaEventSynchronize(event));
   };
   scenario.role("exporter", [=](Role& me) {

@@ -2,7 +2,9 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "conformance/36_logical_endpoint/logical_endpoint_test.h"
@@ -356,10 +358,13 @@ class CopyGraph {
     cudaGraphDestroy(graph_);
   }
   // Adds a node after the one that was added last.
-  CUresult add(std::vector<CUDA_FABRIC_COPY_BATCH_OP> batch,
+  CUresult add(std::vector<CUDA_FABRIC_COPY_BATCH_OP> wanted_copies,
                unsigned long long flags = 0) {
     constexpr int kType = 18;  // CU_GRAPH_NODE_TYPE_FABRIC_CPY_BATCH
-    const FabricCopies copies{batch.size(), batch.data(), flags, nullptr};
+    auto& batch = batches_.emplace_back(std::move(wanted_copies));
+    CUcontext current = nullptr;
+    CALL(DRIVER(cuCtxGetCurrent)(&current));
+    const FabricCopies copies{batch.size(), batch.data(), flags, current};
     CUgraphNodeParams wanted{};
     std::memcpy(&wanted.type, &kType, sizeof kType);
     static_assert(sizeof copies <= sizeof wanted.reserved1);
@@ -382,6 +387,8 @@ class CopyGraph {
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t replay_ = nullptr;
   CUgraphNode last_ = nullptr;
+  // No sentence says that a node does not need its array any more.
+  std::deque<std::vector<CUDA_FABRIC_COPY_BATCH_OP>> batches_;
 };
 
 }  // namespace
@@ -393,7 +400,7 @@ TEST(FabricCopy, EachLaunchOfAGraphMakesTheCopiesOfItsNodes) {
     const size_t bytes = endpoint_granule(), half = bytes / 2;
     const Chunk chunk = fabric_chunk(bytes);
     const Mapping mapped(chunk, bytes);
-    mapped.poison();
+    mapped.fill(pattern("bound"));
     const Endpoint endpoint(unicast_on(0, bytes));
     endpoint.bind(0, chunk, bytes);
     CALL(cudaSetDevice(device_that_reaches_endpoints()));
@@ -413,6 +420,9 @@ TEST(FabricCopy, EachLaunchOfAGraphMakesTheCopiesOfItsNodes) {
     EXPECT_SUCCESS(graph.instantiate());
     CALL(cudaDeviceSynchronize());
     EXPECT_TRUE(copy_reads(result, pattern("before"))) << "before a launch";
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(copy_reads(mapped, pattern("bound"))) << "before a launch";
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
     const Stream stream;
     for (const char* const name : {"first launch", "second launch"}) {
       SCOPED_TRACE(name);
