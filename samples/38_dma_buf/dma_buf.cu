@@ -26,7 +26,7 @@
 #include "../common/vmm.h"
 
 constexpr size_t kBytes = size_t{1} << 30;  // big enough to measure
-constexpr int kCount = 1000000;
+constexpr int kCount = 1000000;             // 4 MB, but not whole pages
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
@@ -34,7 +34,7 @@ constexpr int kImporterValue = 3000000;
 int exporter(Channel& channel) {
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
   const size_t before = free_memory();
-  const auto in_use = [before] {
+  const auto in_use = [before] {  // half: CUDA itself needs a little
     return free_memory() + kBytes / 2 < before;
   };
 
@@ -46,7 +46,8 @@ int exporter(Channel& channel) {
   write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
 
-  // Exports whole pages of the host, not the whole memory.
+  // A range of the memory is enough, but it has to be whole pages of
+  // the host.
   const size_t bytes =
       round_up(kCount * sizeof(int), sysconf(_SC_PAGESIZE));
   int fd = -1;
@@ -63,9 +64,11 @@ int exporter(Channel& channel) {
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("reads the importer's values: %d wrong", wrong);
 
+  // A program first waits until the importer has closed. The lesson
+  // releases earlier, to see what the importer's mapping keeps.
   unmap_memory(data, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
-  say("has released the memory, the importer maps it: [%s]",
+  say("has released the memory, the importer still maps it: [%s]",
       in_use() ? "in use" : "free");
   channel.signal("released");
 
@@ -78,8 +81,9 @@ int exporter(Channel& channel) {
 //! [exporter]
 
 //! [access]
-// Tells Linux that the CPU begins or ends to use a mapping. ENOTTY: the
-// descriptor is no dma-buf, but a file of the reference model.
+// Tells Linux that the CPU begins or ends to use a mapping. Linux may
+// ask to repeat the call. ENOTTY: the descriptor is not a dma-buf, but
+// a file of the reference model.
 void cpu_access(int fd, uint64_t begins_or_ends) {
   dma_buf_sync what{begins_or_ends | DMA_BUF_SYNC_RW};
   int code;
@@ -92,7 +96,7 @@ void cpu_access(int fd, uint64_t begins_or_ends) {
 
 //! [importer]
 int importer(Channel channel) {
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // no GPU for this process
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // here CUDA would find no GPU
   const auto bytes = channel.receive<size_t>("bytes");
   const int fd = channel.receive_descriptor("memory");
   void* data =
@@ -105,6 +109,7 @@ int importer(Channel channel) {
       wrong);
   for (int i = 0; i < kCount; ++i)
     static_cast<int*>(data)[i] = kImporterValue + i;
+  // The CPU may still hold values in its write-combining buffers.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   cpu_access(fd, DMA_BUF_SYNC_END);
   channel.signal("written");

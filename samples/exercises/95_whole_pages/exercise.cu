@@ -1,9 +1,9 @@
 // Exercise 95: whole pages.
 //
-// The importer has no CUDA. It maps the exporter's frame as a dma-buf.
-// The frame begins after a header of 64 bytes, but a dma-buf consists
-// of whole pages of the host. Export the pages that contain the frame,
-// and tell the importer where the frame begins.
+// The importer makes no CUDA call. It maps the exporter's frame as a
+// dma-buf. The frame begins after a header of 64 bytes, but a dma-buf
+// consists of whole pages of the host. Export the pages that contain
+// the frame, and tell the importer where the frame begins.
 // The exercise fails now because the export is refused.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -66,12 +66,15 @@ int exporter(Channel& channel) {
   return exit_code(wrong);
 }
 
-// Tells Linux that the CPU begins or ends to use the mapping. ENOTTY:
-// the model's descriptor is a file.
+// Tells Linux that the CPU begins or ends to use the mapping. Linux may
+// ask to repeat the call. ENOTTY: the model's descriptor is a file.
 void cpu_access(int fd, uint64_t begins_or_ends) {
   dma_buf_sync what{begins_or_ends | DMA_BUF_SYNC_RW};
-  if (ioctl(fd, DMA_BUF_IOCTL_SYNC, &what) == -1 && errno != ENOTTY)
-    SYS_CHECK(-1);
+  int code;
+  do {
+    code = ioctl(fd, DMA_BUF_IOCTL_SYNC, &what);
+  } while (code == -1 && (errno == EINTR || errno == EAGAIN));
+  if (code == -1 && errno != ENOTTY) SYS_CHECK(code);
 }
 
 int importer(Channel channel) {

@@ -1,9 +1,10 @@
 // Exercise 96: taken over.
 //
-// The importer already imports memory of Vulkan as external memory. It
-// now imports memory of the exporter in the same way, and then treats
-// the descriptor as after cuMemImportFromShareableHandle. Fix the
-// importer.
+// The importer imports a chunk of the exporter as external memory, in
+// the way in which it imports memory of Vulkan. (No sentence promises
+// that a driver takes a chunk so; driver 580 does.) After the import it
+// closes the descriptor, as after cuMemImportFromShareableHandle. Fix
+// the importer.
 // The exercise fails now because the descriptor is closed twice.
 //
 // SPDX-License-Identifier: Apache-2.0
