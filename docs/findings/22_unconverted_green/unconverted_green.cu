@@ -21,7 +21,7 @@ int main() {
   CUcontext converted;
   CUevent event;
   if (cudaFree(nullptr) || cuDeviceGetDevResource(0, &gpu, CU_DEV_RESOURCE_TYPE_SM) ||
-      cuDevSmResourceSplitByCount(&part, &parts, &gpu, &rest, 0, 16) ||
+      cuDevSmResourceSplitByCount(&part, &parts, &gpu, &rest, 0, 1) ||
       cuDevResourceGenerateDesc(&description, &part, 1) ||
       cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM) ||
       cuCtxFromGreenCtx(&converted, green) || cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) ||

@@ -344,9 +344,11 @@ SharedFile SharedFile::create(const char* what, uint64_t size, Size kind) {
 SharedFile SharedFile::adopt(int descriptor) {
   if (descriptor < 0) return {};
   SharedFile file(descriptor);
+  const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+  // Without /proc nobody can read the name. The caller checks the contents.
+  const bool named = access("/proc/self/fd", F_OK) != 0 || has_our_name(path);
   const bool ours =
-      has_our_name("/proc/self/fd/" + std::to_string(descriptor)) &&
-      is_sealed_file(descriptor) && !is_dma_buf(descriptor);
+      named && is_sealed_file(descriptor) && !is_dma_buf(descriptor);
   return ours ? std::move(file) : SharedFile();
 }
 
