@@ -125,6 +125,7 @@ void records_all(Role& me, const Whole& whole, cudaEvent_t event,
     me.wait("seen");
   }
   EXPECT_SUCCESS(cudaEventQuery(event)) << "later work is not part of it";
+  me.signal("looked");  // from now on the other process may record the event
   later.release();
   for (const cudaStream_t stream : streams) EXPECT_TRUE(passes(stream));
   for (const cudaStream_t other : others) EXPECT_TRUE(passes(other));
@@ -156,6 +157,7 @@ void finds_the_record(Role& me, cudaEvent_t event, const Words& memory,
     EXPECT_TRUE(kernel_reads(part(copy, i, count), written)) << "stream " << i;
   me.signal("seen");
   EXPECT_EQ(host.join(), cudaSuccess);
+  me.wait("looked");
 }
 
 // A process whose record stays pending until the other process waits for it.
