@@ -50,6 +50,12 @@ struct Board {
   /// The text of the last entry of this kind, empty if there is none.
   std::string last(Kind kind) const;
 
+  /// The time of the last entry; 0 if there is none.
+  int64_t last_ns() const {
+    const uint64_t count = written;
+    return count == 0 ? 0 : entries[(count - 1) % kEntries].time_ns;
+  }
+
  private:
   void learn_function(const char* text);
 };

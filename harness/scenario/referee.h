@@ -33,8 +33,10 @@ class Referee {
   ~Referee();
   Referee(const Referee&) = delete;
 
-  /// Runs until every role has ended; see Scenario::run().
-  std::map<std::string, Ended> run(std::chrono::milliseconds deadline);
+  /// Runs until every role has ended; see Scenario::run(). At `limit` it ends
+  /// also roles that still report new calls or steps.
+  std::map<std::string, Ended> run(std::chrono::milliseconds deadline,
+                                   std::chrono::milliseconds limit);
 
  private:
   struct Post {
@@ -70,6 +72,8 @@ class Referee {
 
   void start(size_t index);
   RoleProcess new_process(const Scenario::RoleSpec& spec, size_t index);
+  /// When a role last reported a call or a step; 0 if none has.
+  int64_t last_entry() const;
   void wait_for_events(int milliseconds);
   bool read_output(Player& player);  // false: nothing there now
   bool read_frames(Player& player);  // likewise

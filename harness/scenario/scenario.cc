@@ -105,6 +105,10 @@ void Scenario::every_order(std::vector<std::string> steps) {
 
 static const int64_t kStart = now_ns();  // of the program
 
+// The referee of a slow scenario waits for twice its deadline, and at most this
+// long: CTest ends a test after 120 seconds.
+static constexpr std::chrono::milliseconds kLongest = 110s;
+
 // `deadline`, or less if the runner ends the program earlier: IPCLAB_SECONDS
 // after its start. Then the record has what the roles had reported.
 static std::chrono::milliseconds within(std::chrono::milliseconds deadline) {
@@ -162,7 +166,9 @@ void Scenario::run_once(std::chrono::milliseconds deadline, int run,
     play_role(spec.name, spec.index, order, body, shared_ && spec.may_share());
     leave_test();
   }
-  ended_ = Referee(roles_, run, order, shared_, input).run(within(deadline));
+  const auto limit = std::max(deadline, std::min(2 * deadline, kLongest));
+  ended_ = Referee(roles_, run, order, shared_, input)
+               .run(within(deadline), within(limit));
 }
 
 const Ended& Scenario::ended(const std::string& role) const {

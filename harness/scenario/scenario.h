@@ -163,7 +163,9 @@ class Scenario {
   void every_order(std::vector<std::string> steps);
 
   /// Runs all roles to their end. Each failed check, crash and hang, and
-  /// everything that a role leaves behind, becomes a failure of this TEST.
+  /// everything that a role leaves behind, becomes a failure of this TEST. At
+  /// the deadline the scenario counts as hung. As long as roles still report
+  /// new calls or steps, they get up to as much time again.
   void run(std::chrono::milliseconds deadline);
 
   /// Runs the scenario until the role of that name has tried each of `inputs`.

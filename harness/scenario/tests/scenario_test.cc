@@ -51,6 +51,18 @@ TEST(Steps, ValueAndAnswerArrive) {
   EXPECT_EQ(scenario.ended("importer").last_step, "answer");
 }
 
+TEST(Steps, ARoleThatIsSlowIsNotHung) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    for (int i = 0; i < 15; ++i) {
+      usleep(100000);
+      me.signal("step " + std::to_string(i));
+    }
+  });
+  scenario.run(1s);
+  EXPECT_TRUE(scenario.ended("exporter").reached_end);
+}
+
 TEST(Steps, MessagesOfAnySizePass) {
   Scenario scenario;
   for (const char* name : {"left", "right"})
