@@ -128,6 +128,9 @@ PLANTED = {  # faults of harness/faults that look like the finding
     "18_import_statistics": "import-uses-nothing",
     "19_descriptor_zero": "import-number-0-refused",
     "20_pool_of_no_place": "location-pool-unchecked",
+    "21_taken_descriptor": "external-refusal-closes",
+    "22_unconverted_green": "green-context-as-context",
+    "23_captured_event": "green-wait-for-captured-event",
 }
 
 
