@@ -147,26 +147,52 @@ TEST(DmaBufMapping, AMappingToReadShowsTheMemory) {
   scenario.run(20s);
 }
 
-// Does a child of this process find the pattern in the bytes that come after
-// the range? The kernel may end the child there.
-static bool shows_behind(const Descriptor& buffer, size_t bytes, size_t more,
-                         Pattern forbidden) {
+// Runs `body` in a child of this process, which a signal may end. Returns its
+// exit code, or -1 after a signal. A read that never returns ends by SIGALRM.
+template <class Body>
+static int exit_code_of_a_child(Body body) {
   const pid_t child = fork();  // this process has no CUDA
   if (child == 0) {
-    signal(SIGBUS, SIG_DFL);
-    signal(SIGSEGV, SIG_DFL);
-    void* const memory =
-        mmap(nullptr, bytes + more, PROT_READ, MAP_SHARED, buffer.get(), 0);
-    if (memory == MAP_FAILED) _exit(0);
-    const auto* const words = static_cast<const volatile uint32_t*>(memory);
-    const size_t first = bytes / sizeof(uint32_t);
-    for (size_t i = 0; i < 16; ++i)
-      if (words[first + i] != forbidden.at(i)) _exit(0);
-    _exit(1);
+    for (const int number : {SIGBUS, SIGSEGV, SIGALRM}) signal(number, SIG_DFL);
+    alarm(10);
+    _exit(body());
   }
   int status = 0;
   waitpid(child, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Does a child of this process find the pattern in the bytes that come after
+// the range?
+static bool shows_behind(const Descriptor& buffer, size_t bytes, size_t more,
+                         Pattern forbidden) {
+  return exit_code_of_a_child([&] {
+           void* const memory = mmap(nullptr, bytes + more, PROT_READ,
+                                     MAP_SHARED, buffer.get(), 0);
+           if (memory == MAP_FAILED) return 0;
+           const auto* const words =
+               static_cast<const volatile uint32_t*>(memory);
+           const size_t first = bytes / sizeof(uint32_t);
+           for (size_t i = 0; i < 16; ++i)
+             if (words[first + i] != forbidden.at(i)) return 0;
+           return 1;
+         }) == 1;
+}
+
+// The importer without CUDA: the mapping is the range, and shows nothing of the
+// memory after it. Size 0 says that there is no dma-buf.
+static void uses_the_range_alone(Role& me) {
+  const auto bytes = me.receive<size_t>("size");
+  if (bytes == 0) return;
+  const Descriptor buffer = me.receive_descriptor("dma-buf");
+  {
+    const HostMapping mapping(buffer, bytes);
+    ASSERT_TRUE(mapping.works());
+    EXPECT_TRUE(mapping.reads(pattern("exporter")));
+    mapping.write(pattern("importer"));
+  }
+  EXPECT_FALSE(shows_behind(buffer, bytes, bytes, pattern("right")));
+  me.signal("done");
 }
 
 TEST(DmaBufMapping, AMappingShowsOnlyTheRange) {
@@ -198,22 +224,7 @@ TEST(DmaBufMapping, AMappingShowsOnlyTheRange) {
     for (const size_t at : {size_t{0}, bytes, 2 * bytes})
       range.unmap(at, bytes);
   });
-  scenario
-      .role(
-          "importer",
-          [](Role& me) {
-            const auto bytes = me.receive<size_t>("size");
-            const Descriptor buffer = me.receive_descriptor("dma-buf");
-            {
-              const HostMapping mapping(buffer, bytes);
-              ASSERT_TRUE(mapping.works());
-              EXPECT_TRUE(mapping.reads(pattern("exporter")));
-              mapping.write(pattern("importer"));
-            }
-            EXPECT_FALSE(shows_behind(buffer, bytes, bytes, pattern("right")));
-            me.signal("done");
-          })
-      .in_new_process();
+  scenario.role("importer", uses_the_range_alone).in_new_process();
   scenario.run(20s);
 }
 
@@ -241,27 +252,11 @@ TEST(DmaBufMapping, AMappingOfAPartShowsOnlyThePart) {
     EXPECT_READS(third(1), pattern("importer"));
     EXPECT_READS(third(2), pattern("right"));
   });
-  scenario
-      .role(
-          "importer",
-          [](Role& me) {
-            const auto bytes = me.receive<size_t>("size");
-            if (bytes == 0) return;
-            const Descriptor buffer = me.receive_descriptor("dma-buf");
-            {
-              const HostMapping mapping(buffer, bytes);
-              ASSERT_TRUE(mapping.works());
-              EXPECT_TRUE(mapping.reads(pattern("exporter")));
-              mapping.write(pattern("importer"));
-            }
-            EXPECT_FALSE(shows_behind(buffer, bytes, bytes, pattern("right")));
-            me.signal("done");
-          })
-      .in_new_process();
+  scenario.role("importer", uses_the_range_alone).in_new_process();
   scenario.run(20s);
 }
 
-// Exports a range, puts other memory behind it, and exports the range again.
+// Exports a range, maps other memory there, and exports the range again.
 // The importer gets both descriptors.
 static void exports_twice(Role& me) {
   const size_t bytes = granule();
@@ -313,21 +308,15 @@ TEST(DmaBufMapping, ANewDescriptorShowsTheNewMemory) {
 // What a child of this process finds in a dma-buf that may be no longer valid.
 // The kernel may end the child.
 static std::string seen_by_a_child(const Descriptor& buffer, size_t bytes) {
-  const pid_t child = fork();  // this process has no CUDA
-  if (child == 0) {
-    signal(SIGBUS, SIG_DFL);
-    signal(SIGSEGV, SIG_DFL);
+  switch (exit_code_of_a_child([&] {
     const HostMapping mapping(buffer, bytes, PROT_READ);
-    _exit(!mapping.is_there()                ? 1
-          : mapping.reads(pattern("first"))  ? 2
-          : mapping.reads(pattern("second")) ? 3
-                                             : 4);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (!WIFEXITED(status))
-    return "nothing: a signal ends the process that reads";
-  switch (WEXITSTATUS(status)) {
+    return !mapping.is_there()                ? 1
+           : mapping.reads(pattern("first"))  ? 2
+           : mapping.reads(pattern("second")) ? 3
+                                              : 4;
+  })) {
+    case -1:
+      return "nothing: a signal ends the process that reads";
     case 1:
       return "nothing: mmap is refused";
     case 2:

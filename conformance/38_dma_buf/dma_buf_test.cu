@@ -512,8 +512,8 @@ TEST(DmaBuf, OnlyTegraImportsADmaBuf) {
   });
 }
 
-// Frees the memory behind a dma-buf. The report says how much comes back at the
-// free; all of it must come back when the descriptor is closed.
+// Frees the memory of an open dma-buf. The report says how much comes back at
+// the free; all of it must come back when the descriptor is closed.
 static void free_with_descriptor(Role& me, const std::string& what,
                                  size_t bytes, CUdeviceptr address,
                                  const std::function<void()>& free_now) {

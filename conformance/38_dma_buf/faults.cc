@@ -110,7 +110,7 @@ FAULTS {
           refuses());
 
   fault("dmabuf-one-allocation-only", {"DBUF-03"},
-        "a range with several allocations behind it is refused")
+        "a range of several allocations is refused")
       .on({kGetRange}, WHEN(has_several_chunks(call)), refuses());
 
   fault("dmabuf-of-nothing", {"DBUF-01", "DBUF-02", "DBUF-04", "DBUF-10"},
@@ -159,7 +159,7 @@ FAULTS {
       });
 
   fault("ok-dmabuf-alike-checked", {"DBUF-08"},
-        "a range with different memory behind it is refused")
+        "a range of different kinds of memory is refused")
       .on({kGetRange}, WHEN(has_several_chunks(call)), refuses());
 
   fault("ok-dmabuf-any-range",
