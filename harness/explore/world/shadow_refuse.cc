@@ -135,7 +135,8 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
                              kInvalidContext};
   const Codes no_type{kInvalidValue, kNotPermitted, kNotSupported};
   const Codes mapping{kInvalidValue,   kInvalidDevice, kOutOfMemory,
-                      kNotInitialized, kDeinitialized, kNotSupported};
+                      kNotInitialized, kDeinitialized, kNotPermitted,
+                      kNotSupported};
   const Codes retaining{kInvalidValue,  kInvalidHandle, kNotInitialized,
                         kDeinitialized, kNotPermitted,  kNotSupported};
   const Codes no_gpu{kInvalidDevice, kInvalidValue};
