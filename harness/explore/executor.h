@@ -117,7 +117,8 @@ class Executor {
     pid_t pid = -1;
     int gpu = 0;
     std::array<Wire, kThreads> wires;
-    bool ready = false;  ///< it has told what it knows of the machine
+    bool ready = false;            ///< it has told what it knows of the machine
+    std::optional<Failure> later;  ///< see death()
   };
   struct Cost {
     long calls = 0;
@@ -153,6 +154,7 @@ class Executor {
   Failure failure(const Sent& sent, const char* check, std::string seen,
                   std::string wanted) const;
   std::string how_it_ended(int process);
+  Failure death(const Sent& sent, const std::string& wanted);
   bool is_known(const Failure& failure) const;
   bool answers_if_gates_open(const Sent& sent);
 

@@ -251,9 +251,16 @@ void Search::replay_and_shrink(const Program& program, const Failure& failure,
   int failed = 0, of = 0;
   std::optional<Failure> again;
   bool with_history = false;
-  try {
+  const auto repeat = [&](const Program& one) {
+    failed = of = 0;
     for (; of < kRepeats; ++of)
-      if (auto one = in_new_processes(whole, 1, &failed)) again = one;
+      if (auto seen = in_new_processes(one, 1, &failed)) again = seen;
+  };
+  const auto add_counts = [&] {
+    event.add("failed", failed).add("of", of).add("with_history", with_history);
+  };
+  try {
+    repeat(whole);
     // After many streams, two of them may share a queue of the GPU.
     const bool needs_history = failure.seen != kWaitsForHeld;
     for (size_t back = 1; !again && needs_history && !history_.empty();
@@ -262,20 +269,16 @@ void Search::replay_and_shrink(const Program& program, const Failure& failure,
       std::vector<Program> all(history_.begin() + static_cast<long>(from),
                                history_.end());
       all.push_back(program);
-      const Program longer = joined(all);
-      failed = 0;
-      again = in_new_processes(longer, kRepeats, &failed);
-      if (again) {
-        whole = longer;
-        with_history = true;
-      }
+      whole = joined(all);
+      with_history = true;
+      repeat(whole);
       if (from == 0) break;
     }
   } catch (const OutOfTime&) {
-    event.add("failed", failed).add("of", of);
+    add_counts();
     throw;
   }
-  event.add("failed", failed).add("of", of).add("with_history", with_history);
+  add_counts();
   if (!again) {
     event.add("why", "it did not come again");
     return;

@@ -1,5 +1,7 @@
 // A driver that takes its time: loaded in front of the CUDA runtime, it starts
-// one process after the other, and its cudaEventSynchronize never returns.
+// one process after the other, and its cudaEventSynchronize never returns. If
+// SLOW_DRIVER_DIES is set, a process that has destroyed a pool dies in its next
+// cudaDeviceSynchronize.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
@@ -8,7 +10,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
+
+static bool dies = false;
 
 // The first call of a process makes its context.
 extern "C" cudaError_t cudaFree(void* memory) {
@@ -26,4 +31,18 @@ extern "C" cudaError_t cudaFree(void* memory) {
 
 extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t) {
   for (;;) pause();
+}
+
+extern "C" cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  dies = std::getenv("SLOW_DRIVER_DIES") != nullptr;
+  static const auto next = reinterpret_cast<cudaError_t (*)(cudaMemPool_t)>(
+      dlsym(RTLD_NEXT, "cudaMemPoolDestroy"));
+  return next(pool);
+}
+
+extern "C" cudaError_t cudaDeviceSynchronize() {
+  if (dies) raise(SIGSEGV);
+  static const auto next = reinterpret_cast<cudaError_t (*)()>(
+      dlsym(RTLD_NEXT, "cudaDeviceSynchronize"));
+  return next();
 }

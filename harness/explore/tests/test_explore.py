@@ -159,6 +159,32 @@ def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:
     assert events[-1]["programs"] == 40
 
 
+def test_a_process_may_die_later_of_a_known_deviation(tmp_path: Path) -> None:
+    known = tmp_path / "known.tsv"
+    known.write_text("POOL-23\tdestroy-pool\tdied\tkilled by SIGSEGV\n")
+    destroy, free = "destroy-pool p=0 on=2", "free-async p=0 on=3 stream=1"
+    for calls, wanted in (((destroy, free), 0), ((free, destroy), 1)):
+        program = tmp_path / "program"
+        steps = (
+            "program seed=1 processes=1 gpus=1",
+            *("create-stream p=0 id=1", "create-pool p=0 id=2"),
+            "pool-alloc p=0 id=3 on=2 stream=1 bytes=4096",
+            *(*calls, "sync-device p=0", "destroy-stream p=0 on=1"),
+        )
+        program.write_text("".join(f"{step}\n" for step in steps))
+        code, events = explore(
+            tmp_path,
+            *("--replay", str(program), "--known", str(known)),
+            LD_PRELOAD=os.environ["IPCLAB_SLOW_DRIVER"],
+            SLOW_DRIVER_LOCK=str(tmp_path / "lock"),
+            SLOW_DRIVER_DIES="1",
+        )
+        assert code == wanted, events
+        if code == 1:
+            assert events[-1]["operation"] == "sync-device"
+            assert events[-1]["seen"] == "killed by SIGSEGV"
+
+
 def test_the_end_is_certain_whatever_the_driver_does(tmp_path: Path) -> None:
     begin = time.monotonic()
     code, events = explore(

@@ -232,6 +232,7 @@ struct Expected {
   int same_address = 0;         ///< the view whose address it has to return
   bool held = false;            ///< the call may not return yet
   std::vector<Held> returned;   ///< held calls that have to return after this
+  bool outlived = false;        ///< a destroyed pool has memory in use
 };
 
 class Shadow {

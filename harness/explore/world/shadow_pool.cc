@@ -116,6 +116,9 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
       // Importers that still use a destroyed pool: documented for its
       // allocations, open for new imports; those are refused above.
       if (process[me].current_pool == step.on) process[me].current_pool = 0;
+      expected->outlived = std::any_of(
+          views.begin(), views.end(),
+          [&](const auto& one) { return one.second.pool == step.on; });
       pools.erase(found);
       expected->row = "POOL-23";
       return true;
