@@ -50,6 +50,59 @@ class WholeGreenContext {
   CUgreenCtx green_;
 };
 
+#if CUDART_VERSION >= 13010
+// The primary context of the current device, by the runtime API (CUDA 13.1).
+class WholeDevice {
+ public:
+  WholeDevice() {
+    int device = 0;
+    CALL(cudaGetDevice(&device));
+    CALL(cudaDeviceGetExecutionCtx(&context_, device));
+  }
+  CUresult record(cudaEvent_t event) const {
+    return same_code(NOTED(cudaExecutionCtxRecordEvent(context_, event)));
+  }
+  CUresult wait(cudaEvent_t event) const {
+    return same_code(NOTED(cudaExecutionCtxWaitEvent(context_, event)));
+  }
+
+ private:
+  // The codes of these functions have the same numbers in both APIs.
+  static CUresult same_code(cudaError_t code) {
+    cudaGetLastError();
+    return static_cast<CUresult>(code);
+  }
+
+  cudaExecutionContext_t context_ = nullptr;
+};
+#endif
+
+// How many ways there are to name a primary context: by the driver API, and by
+// the runtime API if both runtime and driver are of CUDA 13.1 or newer.
+int ways_to_name_primary() {
+  constexpr int kFirst = 13010;
+  int driver = 0, runtime = 0;
+  CALL(cudaDriverGetVersion(&driver));
+  CALL(cudaRuntimeGetVersion(&runtime));
+  return CUDART_VERSION >= kFirst && runtime >= kFirst && driver >= kFirst ? 2
+                                                                           : 1;
+}
+
+// Calls `body` with each way to name the primary context.
+template <class Body>
+void with_primary(Body body) {
+  {
+    SCOPED_TRACE("driver API");
+    body(WholeContext(primary_context()));
+  }
+#if CUDART_VERSION >= 13010
+  if (ways_to_name_primary() == 2) {
+    SCOPED_TRACE("runtime API");
+    body(WholeDevice());
+  }
+#endif
+}
+
 // Calls `body` with both ways to name a green context.
 template <class Body>
 void by_both_names(const GreenContext& green, Body body) {
@@ -304,15 +357,17 @@ TEST(ContextsAndApis, AContextRecordsTheWorkOfAllItsStreams) {
   needs(gpus(1), legacy_memory, legacy_events, context_events, progress);
   const auto records = [](const char* who) {
     return [=](Role& me, cudaEvent_t event, const Words& memory) {
-      const WholeContext context(primary_context());
       const Stream usual, urgent(Stream::Kind::kUrgent);
-      records_all(me, context, event, memory, pattern(who),
-                  {usual, cudaStreamLegacy, urgent});
+      with_primary([&](const auto& context) {
+        records_all(me, context, event, memory, pattern(who),
+                    {usual, cudaStreamLegacy, urgent});
+      });
     };
   };
   const auto finds = [](const char* who) {
     return [=](Role& me, cudaEvent_t event, const Words& memory) {
-      finds_the_record(me, event, memory, pattern(who), 3);
+      for (int i = 0; i < ways_to_name_primary(); ++i)
+        finds_the_record(me, event, memory, pattern(who), 3);
     };
   };
   run_with_event(
@@ -331,19 +386,25 @@ TEST(ContextsAndApis, AContextWaitsInAllItsStreams) {
   needs(gpus(1), legacy_memory, legacy_events, context_events, progress);
   const auto waits = [](Role& me, cudaEvent_t event, const Words& memory,
                         const char* other) {
-    const WholeContext context(primary_context());
     const Stream usual, urgent(Stream::Kind::kUrgent);
-    all_wait(me, context, event, memory, pattern(other),
-             {usual, cudaStreamLegacy, urgent});
+    with_primary([&](const auto& context) {
+      all_wait(me, context, event, memory, pattern(other),
+               {usual, cudaStreamLegacy, urgent});
+    });
+  };
+  const auto records = [](Role& me, cudaEvent_t event, const Words& memory,
+                          const char* who) {
+    for (int i = 0; i < ways_to_name_primary(); ++i)
+      records_late(me, event, memory, pattern(who));
   };
   run_with_event(
       [=](Role& me, cudaEvent_t event, const Words& memory) {
-        records_late(me, event, memory, pattern("exporter"));
+        records(me, event, memory, "exporter");
         waits(me, event, memory, "importer");
       },
       [=](Role& me, cudaEvent_t event, const Words& memory) {
         waits(me, event, memory, "exporter");
-        records_late(me, event, memory, pattern("importer"));
+        records(me, event, memory, "importer");
       });
 }
 
@@ -378,33 +439,46 @@ TEST(ContextsAndApis, ThePrimaryContextIncludesItsGreenContexts) {
         progress);
   const auto records = [](Role& me, cudaEvent_t event, const Words& memory,
                           const char* who) {
-    const WholeContext primary(primary_context());
     const GreenContext first(0), second(1);
     const GreenStream of_first(first), of_second(second);
     const Stream own;
     require_progress(me, memory, {own}, {of_first, of_second});
-    records_all(me, primary, event, memory, pattern(who),
-                {own, of_first, of_second});
+    with_primary([&](const auto& primary) {
+      records_all(me, primary, event, memory, pattern(who),
+                  {own, of_first, of_second});
+    });
+  };
+  const auto finds = [](Role& me, cudaEvent_t event, const Words& memory,
+                        const char* who) {
+    for (int i = 0; i < ways_to_name_primary(); ++i)
+      finds_the_record(me, event, memory, pattern(who), 3);
   };
   const auto waits = [](Role& me, cudaEvent_t event, const Words& memory,
                         const char* other) {
-    const WholeContext primary(primary_context());
     const GreenContext first(0), second(1);
     const GreenStream of_first(first), of_second(second);
-    all_wait(me, primary, event, memory, pattern(other), {of_first, of_second});
+    with_primary([&](const auto& primary) {
+      all_wait(me, primary, event, memory, pattern(other),
+               {of_first, of_second});
+    });
+  };
+  const auto records_later = [](Role& me, cudaEvent_t event,
+                                const Words& memory, const char* who) {
+    for (int i = 0; i < ways_to_name_primary(); ++i)
+      records_late(me, event, memory, pattern(who));
   };
   run_with_event(
       [=](Role& me, cudaEvent_t event, const Words& memory) {
         records(me, event, memory, "exporter's context");
-        records_late(me, event, memory, pattern("exporter"));
-        finds_the_record(me, event, memory, pattern("importer's context"), 3);
+        records_later(me, event, memory, "exporter");
+        finds(me, event, memory, "importer's context");
         waits(me, event, memory, "importer");
       },
       [=](Role& me, cudaEvent_t event, const Words& memory) {
-        finds_the_record(me, event, memory, pattern("exporter's context"), 3);
+        finds(me, event, memory, "exporter's context");
         waits(me, event, memory, "exporter");
         records(me, event, memory, "importer's context");
-        records_late(me, event, memory, pattern("importer"));
+        records_later(me, event, memory, "importer");
       });
 }
 
@@ -470,13 +544,13 @@ TEST(ContextsAndApis, AGreenContextWaitsInAllItsStreams) {
 // another context than the one that has opened it. If it dies of this, a relay
 // lets the exporter continue.
 void run_with_wait_of_others(
-    int records,
+    const std::function<int()>& records,
     const std::function<void(Role&, const cudaIpcEventHandle_t&)>& importer) {
   Scenario scenario;
   scenario.role("exporter", [=](Role& me) {
     const SharedEvent event;
     me.send("handle", event.handle());
-    for (int i = 0; i < records; ++i) {
+    for (int i = 0; i < records(); ++i) {
       const Stream stream;
       Latch latch;
       latch.hold(stream);
@@ -496,7 +570,7 @@ void run_with_wait_of_others(
       .may_end_by(SIGSEGV);
   scenario.role("relay", [=](Role& me) {
     me.wait_until_done("importer");
-    for (int i = 0; i < records; ++i) me.signal("waits");
+    for (int i = 0; i < records(); ++i) me.signal("waits");
   });
   scenario.run(40s);
   const Ended& ended = scenario.ended("importer");
@@ -507,40 +581,51 @@ void run_with_wait_of_others(
 TEST(ContextsAndApis, AContextWaitsForAnEventOfThePrimaryContext) {
   covers("LEVT-35");
   needs(gpus(1), legacy_events, context_events, progress);
-  run_with_wait_of_others(1, [](Role& me, const cudaIpcEventHandle_t& handle) {
-    const SharedEvent opened(handle);
-    const SecondContext own;
-    const DeviceBuffer buffer(kBytes);
-    const Stream stream;  // of the second context
-    me.wait("recorded");
-    EXPECT_SUCCESS(WholeContext(own).wait(opened));
-    queue_set(buffer, stream);
-    EXPECT_TRUE(is_held(stream));
-    me.signal("waits");
-    EXPECT_TRUE(passes(stream));
-  });
+  const auto once = [] { return 1; };
+  run_with_wait_of_others(once,
+                          [](Role& me, const cudaIpcEventHandle_t& handle) {
+                            const SharedEvent opened(handle);
+                            const SecondContext own;
+                            const DeviceBuffer buffer(kBytes);
+                            const Stream stream;  // of the second context
+                            me.wait("recorded");
+                            EXPECT_SUCCESS(WholeContext(own).wait(opened));
+                            queue_set(buffer, stream);
+                            EXPECT_TRUE(is_held(stream));
+                            me.signal("waits");
+                            EXPECT_TRUE(passes(stream));
+                          });
 }
 
 TEST(ContextsAndApis, AGreenContextWaitsForAnEventOfAnotherContext) {
   covers("LEVT-35");
   needs(gpus(1), legacy_events, context_events, green_contexts, progress);
-  run_with_wait_of_others(2, [](Role& me, const cudaIpcEventHandle_t& handle) {
-    const GreenContext green;
-    const DeviceBuffer buffer(kBytes);
-    const GreenStream stream(green);
-    const SecondContext own;
-    const SharedEvent opened(handle);  // in the second context
-    CALL(cudaSetDevice(0));
-    by_both_names(green, [&](const auto& whole) {
-      me.wait("recorded");
-      EXPECT_SUCCESS(whole.wait(opened));
-      queue_set(buffer, stream);
-      EXPECT_TRUE(is_held(stream));
-      me.signal("waits");
-      EXPECT_TRUE(passes(stream));
-    });
-    CALL(DRIVER(cuCtxSetCurrent)(own));
-  });
+  const auto by_each = [] { return 1 + ways_to_name_primary(); };
+  run_with_wait_of_others(
+      by_each, [](Role& me, const cudaIpcEventHandle_t& handle) {
+        const GreenContext green;
+        const DeviceBuffer buffer(kBytes);
+        const GreenStream stream(green);
+        const SecondContext own;
+        const SharedEvent opened(handle);  // in the second context
+        CALL(cudaSetDevice(0));
+        const auto expect_wait = [&](const auto& whole) {
+          me.wait("recorded");
+          EXPECT_SUCCESS(whole.wait(opened));
+          queue_set(buffer, stream);
+          EXPECT_TRUE(is_held(stream));
+          me.signal("waits");
+          EXPECT_TRUE(passes(stream));
+        };
+        by_both_names(green, expect_wait);
+#if CUDART_VERSION >= 13010
+        if (ways_to_name_primary() == 2) {
+          SCOPED_TRACE("the primary context, by the runtime API");
+          expect_wait(WholeDevice());
+        }
+#endif
+        CALL(DRIVER(cuCtxSetCurrent)(own));
+      });
 }
 
 // The exporter's record is pending. No refused call changes what the event
@@ -620,11 +705,13 @@ TEST(ContextsAndApis, AGreenContextOfAnotherGpuDoesNotRecordTheEvent) {
       const GreenStream stream(green);
       Latch latch;
       latch.hold(stream);
-      by_both_names(green, [&](const auto& whole) {
+      const auto expect_refusal = [&](const auto& whole) {
         EXPECT_REFUSED(whole.record(event), CUDA_ERROR_INVALID_HANDLE,
                        CUDA_ERROR_INVALID_CONTEXT);
         EXPECT_SUCCESS(cudaEventQuery(event)) << "nothing is recorded";
-      });
+      };
+      by_both_names(green, expect_refusal);
+      with_primary(expect_refusal);
       latch.release();
       EXPECT_TRUE(passes(stream));
     }
@@ -639,14 +726,15 @@ TEST(ContextsAndApis, ACaptureEndsByTheEventsOfItsContext) {
   needs(gpus(1), legacy_events, context_events, green_contexts);
   Scenario scenario(Scenario::kShared);
   const auto spoils = [](cudaEvent_t event) {
-    const WholeContext primary(primary_context());
     const GreenContext green, other(1);
     const Stream stream;
     const GreenStream part(green), busy(green), elsewhere(other);
     // The event would be pending if a refused call recorded it.
     Latch latch;
     latch.hold(busy);
-    expect_capture_spoilt(primary, event, stream);
+    with_primary([&](const auto& primary) {
+      expect_capture_spoilt(primary, event, stream);
+    });
     by_both_names(green, [&](const auto& whole) {
       expect_capture_spoilt(whole, event, part);
       expect_capture_elsewhere_spoilt(whole, elsewhere);
@@ -654,8 +742,10 @@ TEST(ContextsAndApis, ACaptureEndsByTheEventsOfItsContext) {
     EXPECT_SUCCESS(cudaEventQuery(event)) << "nothing is recorded";
     latch.release();
     EXPECT_TRUE(passes(busy));
-    EXPECT_SUCCESS(primary.record(event));
-    EXPECT_SUCCESS(cudaEventSynchronize(event));
+    with_primary([&](const auto& primary) {
+      EXPECT_SUCCESS(primary.record(event));
+      EXPECT_SUCCESS(cudaEventSynchronize(event));
+    });
   };
   scenario.role("exporter", [=](Role& me) {
     const SharedEvent event;

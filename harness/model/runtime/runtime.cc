@@ -25,7 +25,8 @@ std::set<int>& retained() {
   return devices;
 }
 
-// The primary context, retained once for the whole runtime.
+}  // namespace
+
 CUresult retain_primary(int device, CUcontext* context) {
   const std::lock_guard lock(retain_mutex);
   int active = 0;
@@ -41,8 +42,6 @@ CUresult retain_primary(int device, CUcontext* context) {
   }
   return cuDevicePrimaryCtxRelease(device);
 }
-
-}  // namespace
 
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;

@@ -43,6 +43,9 @@ cudaError_t bind();
 /// headers, or 12.9 for libcudart.so.12.
 int version();
 
+/// The primary context of a device, retained once for the whole runtime.
+CUresult retain_primary(int device, CUcontext* context);
+
 /// The device that this thread uses.
 int current_device();
 cudaError_t set_device(int device);

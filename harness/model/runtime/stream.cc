@@ -169,3 +169,23 @@ IPCLAB_RUNTIME_API cudaError_t cudaEventElapsedTime(float* milliseconds,
   IPCLAB_BIND();
   return remember(cuEventElapsedTime(milliseconds, start, end));
 }
+
+// What follows came with CUDA 13.1. An execution context is a CUcontext here.
+IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetExecutionCtx(CUcontext* context,
+                                                         int device) {
+  if (cudaError_t error = start()) return error;
+  if (context == nullptr) return remember(cudaErrorInvalidValue);
+  return remember(retain_primary(device, context));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaExecutionCtxRecordEvent(CUcontext context,
+                                                           cudaEvent_t event) {
+  IPCLAB_BIND();
+  return remember(cuCtxRecordEvent(context, event));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaExecutionCtxWaitEvent(CUcontext context,
+                                                         cudaEvent_t event) {
+  IPCLAB_BIND();
+  return remember(cuCtxWaitEvent(context, event));
+}
