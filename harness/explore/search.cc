@@ -258,6 +258,8 @@ void Search::replay_and_shrink(const Program& program, const Failure& failure,
   };
   const auto add_counts = [&] {
     event.add("failed", failed).add("of", of).add("with_history", with_history);
+    if (!name.empty() && again)
+      write_file(name + ".whole.program", to_text(whole));
   };
   try {
     repeat(whole);
@@ -283,7 +285,6 @@ void Search::replay_and_shrink(const Program& program, const Failure& failure,
     event.add("why", "it did not come again");
     return;
   }
-  if (!name.empty()) write_file(name + ".whole.program", to_text(whole));
   executor_.times().set_activity("shrink");
   // A flaky failure gets more than one chance to show itself.
   const int tries = failed == kRepeats ? 1 : kRepeats;
