@@ -378,6 +378,14 @@ TEST(DmaBuf, HostMemoryIsExportedWhereTheAttributeSaysIt) {
         EXPECT_EQ(range.code, CUDA_SUCCESS)
             << what << ": " << name_of(range.code);
         EXPECT_TRUE(is_dma_buf(range, bytes)) << what;
+        // No sentence promises that it can be mapped.
+        const HostMapping mapping(range.descriptor, bytes);
+        if (mapping.is_there()) {
+          EXPECT_TRUE(mapping.reads(pattern("host"))) << what;
+          mapping.write(pattern("mapped"));
+          EXPECT_TRUE(host_reads(words, pattern("mapped"))) << what;
+          host_writes(words, pattern("host"));
+        }
       }
       EXPECT_TRUE(host_reads(words, pattern("host")));
       CALL(DRIVER(cuMemFreeHost)(memory));

@@ -21,8 +21,16 @@ size_t& size(Call& call) { return call.at<size_t>(2); }
 unsigned long long flags(Call& call) { return call.at<unsigned long long>(4); }
 int*& result(Call& call) { return call.at<int*>(0); }
 
-// Is the range mapped memory of cuMemCreate? Otherwise it is of cuMemAlloc.
+// Is the range mapped memory of cuMemCreate?
 bool is_of_chunks(Call& call) { return mapping_at(first(call)) != 0; }
+bool is_of_host(Call& call) {
+  CUmemorytype type{};
+  return !is_of_chunks(call) &&
+         DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            first(call)) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_HOST;
+}
 bool is_part(Call& call) {
   return !is_of_chunks(call) && begin_of(first(call)) != 0 &&
          size(call) < size_of(first(call));
@@ -60,8 +68,7 @@ int exports_copy(Call& call) {
   if (flags(call) != 0 ||
       DRIVER_CALL(cuMemAlloc)(&copy, size(call)) != CUDA_SUCCESS)
     return call.proceed();
-  if (DRIVER_CALL(cuMemcpyDtoD)(copy, first(call), size(call)) !=
-      CUDA_SUCCESS) {
+  if (DRIVER_CALL(cuMemcpy)(copy, first(call), size(call)) != CUDA_SUCCESS) {
     DRIVER_CALL(cuMemFree)(copy);
     return call.proceed();
   }
@@ -181,20 +188,15 @@ FAULTS {
   fault("ok-dmabuf-pcie", {"DBUF-10"}, "the flag for PCIe is accepted")
       .before({kGetRange}, WHEN(flags(call) == kPcie), flags_ignored);
 
-  fault("dmabuf-host-promised", {"DBUF-11"},
-        "the attribute says that memory of the host becomes a dma-buf, but the "
-        "call is refused")
-      .after({"cudaDeviceGetAttribute"},
-             WHEN(call.at<int>(1) ==
-                  CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED),
-             DO(set_to(*call.at<int*>(0), 1)))
-      .on_refusal({"cudaDeviceGetAttribute"},
-                  WHEN(call.at<int>(1) ==
-                       CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED),
-                  [](Call& call) {
-                    *call.at<int*>(0) = 1;
-                    return accepted(call);
-                  });
+  fault("dmabuf-host-refused", {"DBUF-11"},
+        "there is no dma-buf of memory of the host")
+      .on_machine(kMapsDmaBufs)
+      .on({kGetRange}, WHEN(is_of_host(call)), refuses());
+
+  fault("dmabuf-host-is-a-copy", {"DBUF-11"},
+        "the dma-buf of memory of the host is a copy")
+      .on_machine(kMapsDmaBufs)
+      .on({kGetRange}, WHEN(is_of_host(call)), exports_copy);
 
   fault("dmabuf-import-takes-descriptor", {"DBUF-13"},
         "the refused import of a dma-buf closes the descriptor")

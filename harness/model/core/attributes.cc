@@ -166,6 +166,9 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
       *value = profile().has_dma_buf();
       return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED:
+      *value = profile().host_dma_buf();
+      return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED:
       *value = profile().maps_dma_buf();
       return CUDA_SUCCESS;

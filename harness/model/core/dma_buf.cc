@@ -28,6 +28,9 @@ struct Blocks {
 };
 
 CUresult code_for(const Allocation& memory) {
+  if (memory.kind == Kind::kHost && memory.block != nullptr) {
+    return CUDA_SUCCESS;
+  }
   if (memory.on_host() || memory.kind == Kind::kManaged ||
       memory.kind == Kind::kExternal) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -6,6 +6,7 @@
 #include "core/device.h"
 #include "core/machine.h"
 #include "core/memory.h"
+#include "core/profile.h"
 
 namespace ipclab::model {
 CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
@@ -16,7 +17,7 @@ CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
   const uint64_t place =
       bytes < size ? 0 : machine->window.take(Area::kOther, bytes);
   if (place == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  // The mappings keep the memory; the descriptor is not needed any more.
+  // The mappings keep the memory. The descriptor is needed for a dma-buf only.
   const std::shared_ptr<Block> block = Block::create(-1, bytes);
   if (block == nullptr || !machine->window.map(place, *block, bytes, true)) {
     machine->window.give_back(place, bytes);
@@ -28,6 +29,7 @@ CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
   Allocation allocation = Allocation::of(context, place, size, kind);
   allocation.flags = flags;
   allocation.mapping_size = bytes;
+  if (kind == Kind::kHost && profile().host_dma_buf()) allocation.block = block;
   machine->memory.add(std::move(allocation));
   *address = place;
   return CUDA_SUCCESS;

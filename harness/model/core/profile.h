@@ -51,6 +51,8 @@ struct Profile {
   bool has_dma_buf() const { return vmm && !integrated; }
   /// Can a process map a dma-buf (since CUDA 13.3)?
   bool maps_dma_buf() const { return has_dma_buf() && driver_version >= 13030; }
+  /// Can pinned memory of the host be a dma-buf? A driver may choose.
+  bool host_dma_buf() const { return maps_dma_buf(); }
 };
 
 /// The profile that IPCLAB_PROFILE names; "one-gpu" if the variable is not set.

@@ -211,6 +211,18 @@ ROLE(dma_buf_exporter) {
   unmap(chunk);
   release(handle);
 
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, kChunk), cudaSuccess);
+  int of_host = -1;
+  ASSERT_EQ(dma_buf(pinned, kChunk, &of_host), CUDA_SUCCESS);
+  int* words = mapped(of_host, kChunk);
+  static_cast<int*>(pinned)[10] = 7;
+  EXPECT_EQ(words[10], 7);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  EXPECT_EQ(words[10], 7);
+  munmap(words, kChunk);
+  close(of_host);
+
   const Row row;
   EXPECT_EQ(row.code(kChunk, kChunk), CUDA_SUCCESS);
   EXPECT_EQ(row.code(0, 2 * kChunk), kNot);
