@@ -23,8 +23,8 @@ constexpr int kSiblings = 3;
 constexpr int kSiblingRounds = 20;
 
 // The hosts exchange a message for every record, so a round costs two process
-// switches of the GPU. Each of the many records costs one, too: beside eight
-// other tests they took 40 to 70 s on two H200s, so the test is alone.
+// switches of the GPU. The many records took 40 to 70 s beside eight other
+// tests on two H200s, so the test is alone.
 constexpr int kRounds = 1024;
 constexpr int kHeldRounds = 64;        // queued before the first of them runs
 constexpr int kManyRecords = 1 << 16;  // more than two bytes can count

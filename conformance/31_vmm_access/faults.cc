@@ -146,6 +146,15 @@ bool had_access(Call& call) {
   return mapping_marks.has(mapping_at(call.value<CUdeviceptr>(kPointer)));
 }
 
+// The rows whose tests must accept a legal answer.
+constexpr std::initializer_list<const char*> kAllRows = {
+    "VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13",
+    "VMM-43", "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22",
+    "VMM-23", "VMM-24", "VMM-25", "VMM-26", "VMM-31", "VMM-32",
+    "VMM-33", "VMM-34", "VMM-35", "VMM-36", "VMM-37", "VMM-39",
+    "VMM-44", "VMM-15", "VMM-27", "VMM-28", "VMM-29", "VMM-30",
+    "VMM-38", "VMM-04", "VMM-05", "VMM-09", "VMM-11", "VMM-12"};
+
 FAULTS {
   fault("map-grants-access", {"VMM-17"}, "a mapping can be used at once")
       .after({kMap}, [](Call& call) {
@@ -538,13 +547,7 @@ FAULTS {
              }));
 
   // Legal answers.
-  fault("ok-granularity-larger",
-        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13",
-         "VMM-43", "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22",
-         "VMM-23", "VMM-24", "VMM-25", "VMM-26", "VMM-31", "VMM-32",
-         "VMM-33", "VMM-34", "VMM-35", "VMM-36", "VMM-37", "VMM-39",
-         "VMM-44", "VMM-15", "VMM-27", "VMM-28", "VMM-29", "VMM-30",
-         "VMM-38", "VMM-04", "VMM-05", "VMM-09", "VMM-11", "VMM-12"},
+  fault("ok-granularity-larger", kAllRows,
         "the smallest granularity is twice as large, and the recommended one "
         "sixteen times")
       .after({"cuMemGetAllocationGranularity"}, [](Call& call) {
@@ -553,50 +556,26 @@ FAULTS {
         *call.at<size_t*>(0) *= recommended ? 16 : 2;
       });
 
-  fault("ok-vmm-refused-as-not-permitted",
-        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13",
-         "VMM-43", "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22",
-         "VMM-23", "VMM-24", "VMM-25", "VMM-26", "VMM-31", "VMM-32",
-         "VMM-33", "VMM-34", "VMM-35", "VMM-36", "VMM-37", "VMM-39",
-         "VMM-44", "VMM-15", "VMM-27", "VMM-28", "VMM-29", "VMM-30",
-         "VMM-38", "VMM-04", "VMM-05", "VMM-09", "VMM-11", "VMM-12"},
+  fault("ok-vmm-refused-as-not-permitted", kAllRows,
         "what cannot be mapped, unmapped or freed is refused with the code "
         "CUDA_ERROR_NOT_PERMITTED of the documented list")
       .on_refusal({kMap, kUnmap, kFreeAddress},
                   WHEN(call.code() != cudaErrorNotPermitted),
                   refuses(cudaErrorNotPermitted));
 
-  fault("ok-wanted-address-ignored",
-        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13",
-         "VMM-43", "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22",
-         "VMM-23", "VMM-24", "VMM-25", "VMM-26", "VMM-31", "VMM-32",
-         "VMM-33", "VMM-34", "VMM-35", "VMM-36", "VMM-37", "VMM-39",
-         "VMM-44", "VMM-15", "VMM-27", "VMM-28", "VMM-29", "VMM-30",
-         "VMM-38", "VMM-04", "VMM-05", "VMM-09", "VMM-11", "VMM-12"},
+  fault("ok-wanted-address-ignored", kAllRows,
         "addresses are never reserved where the program wants them")
       .before({kReserve}, WHEN(call.at<CUdeviceptr>(3) != 0),
               with<CUdeviceptr>(3, 0));
 
-  fault("ok-addresses-aligned-to-1-gib",
-        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13",
-         "VMM-43", "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22",
-         "VMM-23", "VMM-24", "VMM-25", "VMM-26", "VMM-31", "VMM-32",
-         "VMM-33", "VMM-34", "VMM-35", "VMM-36", "VMM-37", "VMM-39",
-         "VMM-44", "VMM-15", "VMM-27", "VMM-28", "VMM-29", "VMM-30",
-         "VMM-38", "VMM-04", "VMM-05", "VMM-09", "VMM-11", "VMM-12"},
+  fault("ok-addresses-aligned-to-1-gib", kAllRows,
         "all reserved addresses begin at a multiple of 1 GiB")
       .before({kReserve},
               WHEN(call.at<size_t>(2) < size_t{1} << 30 &&
                    (call.at<size_t>(2) & (call.at<size_t>(2) - 1)) == 0),
               with<size_t>(2, size_t{1} << 30));
 
-  fault("ok-unmap-and-access-wait",
-        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13",
-         "VMM-43", "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22",
-         "VMM-23", "VMM-24", "VMM-25", "VMM-26", "VMM-31", "VMM-32",
-         "VMM-33", "VMM-34", "VMM-35", "VMM-36", "VMM-37", "VMM-39",
-         "VMM-44", "VMM-15", "VMM-27", "VMM-28", "VMM-29", "VMM-30",
-         "VMM-38", "VMM-04", "VMM-05", "VMM-09", "VMM-11", "VMM-12"},
+  fault("ok-unmap-and-access-wait", kAllRows,
         "cuMemUnmap and cuMemSetAccess wait for all work of the context")
       .before({kUnmap, kSetAccess}, [](Call&) { cudaDeviceSynchronize(); });
 }

@@ -62,8 +62,8 @@ inline Need gpus(int count) { return {"", count, false}; }
 /// this need sees only the GPUs that it asks for.
 inline const Need second_gpu{"", 0, false, true};
 /// No other test may use the same GPUs meanwhile: this test measures memory of
-/// the whole device, starts very many processes, or needs very many turns of
-/// the GPU. A test that is alone makes the run longer.
+/// the whole device, starts very many processes, or waits for the GPU
+/// very often. A test that is alone makes the run longer.
 inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these. If the
