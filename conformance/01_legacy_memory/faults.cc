@@ -439,8 +439,6 @@ int registered_copy_lost(Call& call) {
              : call.proceed();
 }
 
-constexpr size_t kStaged = 64 << 10;
-
 int ok_pageable_copy_returns_early(Call& call) {
   const size_t bytes = call.value<size_t>(kBytes);
   const void* const source = call.value<const void*>(kSource);
@@ -451,14 +449,13 @@ int ok_pageable_copy_returns_early(Call& call) {
                &kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
   };
-  if (bytes > kStaged || is_known(source) ||
-      !is_known(reinterpret_cast<void*>(target)) ||
+  if (is_known(source) || !is_known(reinterpret_cast<void*>(target)) ||
       kind != CU_MEMORYTYPE_DEVICE)
     return call.proceed();
   auto* const staging =
       new std::string(static_cast<const char*>(source), bytes);
   const auto later = [](void*) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   };
   const auto give_back = [](void* done) {
     delete static_cast<std::string*>(done);
@@ -1170,10 +1167,10 @@ FAULTS {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       });
 
-  fault(
-      "ok-pageable-copy-returns-early",
-      {"LMEM-02", "LMEM-35", "VMM-07", "VMM-30", "POOL-06", "LIFE-01"},
-      "a small copy from pageable memory returns before its bytes have arrived")
+  fault("ok-pageable-copy-returns-early",
+        {"LMEM-02", "LMEM-35", "VMM-07", "VMM-30", "POOL-06", "LIFE-01",
+         "ARED-01", "ARED-02"},
+        "a copy from pageable memory returns before its bytes have arrived")
       .on({kCopy}, ok_pageable_copy_returns_early);
 
   fault("ok-kernel-starts-late",

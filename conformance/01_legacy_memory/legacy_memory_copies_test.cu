@@ -1061,6 +1061,7 @@ TEST(CopyBatch, ABoxOfOpenedMemoryHasGaps) {
           [&](size_t at, size_t tight) { expected[at] = theirs[tight]; });
       serve(me, [&](int) {
         CALL(cudaMemcpy(memory.data, mine.data(), kBytes, cudaMemcpyDefault));
+        CALL(cudaDeviceSynchronize());  // the copy may return before its end
         me.signal("filled");
         me.wait("copied");
         EXPECT_TRUE(bytes_at(memory, kBytes) == expected)

@@ -101,6 +101,7 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     const Pattern written = pattern("D");
     for (size_t i = 0; i < values.size(); ++i) values[i] = written.at(i);
     CALL(cudaMemcpy(buffer.data, values.data(), kBytes, cudaMemcpyDefault));
+    CALL(cudaDeviceSynchronize());  // the copy may return before its end
     me.signal("D written");
 
     me.wait("D read");

@@ -76,11 +76,23 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
       EXPECT_EQ(Chunk::create(bytes, chunk_of(device)).properties().location.id,
                 device);
     mapping.fill(pattern("by GPU 1"));
+    const DeviceBuffer copy(bytes);
+    // GPU 1 has access to both, so a copy that names no GPU works.
+    EXPECT_SUCCESS(
+        cudaMemcpy(copy.data, mapping.data, bytes, cudaMemcpyDeviceToDevice));
+    EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
+    // No sentence says what a copy does that names a GPU without access.
+    me.observe("a peer copy from GPU 0, which has no access to the mapping: " +
+               name_of(NOTED(cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0,
+                                                 bytes, nullptr))));
+    cudaGetLastError();
+    EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
     EXPECT_SUCCESS(set_access(mapping.address(), bytes, access_for(0)));
     EXPECT_EQ(access_at(mapping.address(), 0), 3u);
     EXPECT_EQ(access_at(mapping.address(), 1), 3u) << "given before";
-    const DeviceBuffer copy(bytes);  // both GPUs of a peer copy need access
-    CALL(cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0, bytes, nullptr));
+    CALL(cudaMemsetAsync(copy.data, 0, bytes, nullptr));
+    EXPECT_SUCCESS(
+        cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0, bytes, nullptr));
     EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
     const Mapped both(chunk, bytes);
     const CUmemAccessDesc list[] = {access_for(0), access_for(1)};

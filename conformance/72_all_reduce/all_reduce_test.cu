@@ -58,6 +58,7 @@ void write_own_values(int rank, const Words& array) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(rank, i);
   CALL(cudaMemcpy(array.data, values.data(), array.bytes(),
                   cudaMemcpyHostToDevice));
+  CALL(cudaDeviceSynchronize());  // the copy may return before its end
 }
 
 // `times_of(i)` says how often value i was summed; a value with 0 is not

@@ -217,6 +217,7 @@ TEST(ProveAPeer, AtomicsOfBothGpusMeet) {
       const DeviceBuffer buffer(kBytes);
       const Cells first = before_the_atomics();
       CALL(cudaMemcpy(buffer.data, &first, sizeof first, cudaMemcpyDefault));
+      CALL(cudaDeviceSynchronize());  // the copy may return before its end
       me.send("handle", buffer.legacy_handle());
       me.wait("open");
       uses_atomics(me, reinterpret_cast<Cells*>(buffer.data), 0);

@@ -188,6 +188,12 @@ bool Shadow::effect_of(const Step& step, Effect* effect) {
     // Imports are used by the GPU of their process.
     if (std::count(gpus, gpus + 2, machine.gpu_of(step.process)) == 0)
       return no("both GPUs are others");
+    // No sentence says what a peer copy does if a GPU that it names has no
+    // access to the mapping.
+    for (const View* view : {to, from})
+      if (view->memory->kind == Kind::kChunk &&
+          gpu_of(*view->memory) != machine.gpu_of(step.process))
+        return no("the mapping is for another GPU");
   }
   if (step.how < 0 || step.rows < 0 || step.layers < 0 || step.rows > 64 ||
       step.layers > 16 || !has_way(step, to->memory->kind, from->memory->kind))

@@ -37,8 +37,9 @@ uint64_t length(const Region& region, const Extent& extent) {
 // The contexts of a copy.
 struct Contexts {
   CUcontext stream;
-  CUcontext current;  // null: the access to pools is not checked
-  bool late = false;  // if true, a window address without memory is an error
+  CUcontext current;   // null: the access to pools is not checked
+  bool late = false;   // if true, a window address without memory is an error
+  bool peers = false;  // a peer copy, which names the GPUs of the memory
 };
 
 // Call this if a copy or a memset in a graph is impossible. The context gets a
@@ -80,7 +81,8 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
   const uint64_t bytes = length(region, extent);
   const bool inside =
       found->kind == Kind::kMapped
-          ? may_copy(*machine, contexts.stream, region.address, bytes, needed)
+          ? may_copy(*machine, contexts.peers ? nullptr : contexts.stream,
+                     region.address, bytes, needed)
           : bytes <= found->end() - region.address;
   if (!inside) return CUDA_ERROR_INVALID_VALUE;
   if (found->kind == Kind::kPooled && contexts.current != nullptr &&
@@ -186,12 +188,13 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous, bool read_now) {
   if (is_empty(extent)) return CUDA_SUCCESS;
-  const Contexts contexts{stream->context(), current};
+  const Contexts contexts{stream->context(), current, false,
+                          current == nullptr};
   if (asynchronous && stream->capturing()) {
-    stream->submit(
-        {CU_GRAPH_NODE_TYPE_MEMCPY, [=] {
-           copy_now({contexts.stream, current, true}, to, from, extent);
-         }});
+    stream->submit({CU_GRAPH_NODE_TYPE_MEMCPY, [=] {
+                      copy_now({contexts.stream, current, true, contexts.peers},
+                               to, from, extent);
+                    }});
     return CUDA_SUCCESS;
   }
   Place target;

@@ -237,9 +237,10 @@ bool may_copy(Machine& machine, CUcontext context, uint64_t address,
     const Allocation* mapping = machine.memory.find(address);
     if (mapping == nullptr || mapping->chunk == nullptr) return false;
     const int owner = ordinal_of_gpu(mapping->gpu);
-    const int granted =
-        machine.window.access(context->device, address) | mapping->host_access |
-        (owner >= 0 ? machine.window.access(owner, address) : kNone);
+    int granted = mapping->host_access;
+    if (context != nullptr)
+      granted |= machine.window.access(context->device, address);
+    if (owner >= 0) granted |= machine.window.access(owner, address);
     if ((granted & needed) != needed) return false;
     address = mapping->end();
   }

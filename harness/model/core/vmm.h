@@ -48,7 +48,8 @@ CUresult range_get_access(uint64_t address, CUmemLocation location,
 /// The reservation that contains an address, or null.
 const Range* find_range(Machine& machine, uint64_t address);
 /// True if a copy of this context may use mapped memory. The GPU of the
-/// context, the GPU where the bytes are, or the host must have access.
+/// context, the GPU where the bytes are, or the host must have access. Without
+/// a context it is a peer copy, and the access of another GPU does not count.
 bool may_copy(Machine& machine, CUcontext context, uint64_t address,
               uint64_t size, Access needed);
 
