@@ -30,9 +30,9 @@ struct Extent {
 /// Copies in the order of the stream. Returns CUDA_ERROR_INVALID_VALUE if a
 /// range leaves its allocation, or if the range is memory of a pool that the
 /// GPU of `current` may not use. `current` is null for a peer copy, which names
-/// its GPUs: then the GPU of a mapping's memory must have access to the mapping.
-/// An address that CUDA does not know counts as host memory. With `read_now`
-/// the source may be read during the call, and is not read later.
+/// its GPUs: then the GPU of a mapping's memory must have access to the
+/// mapping. An address that CUDA does not know counts as host memory. With
+/// `read_now` the source may be read during the call, and is not read later.
 CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous, bool read_now = false);
