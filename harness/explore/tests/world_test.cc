@@ -511,6 +511,25 @@ TEST(ExploreShadow, AnUpdateChangesLaterLaunches) {
   EXPECT_EQ(world.refuses(set), "only what kernels get is updated");
 }
 
+// A wait for a record of the same stream adds an edge, which changes no order.
+TEST(ExploreShadow, AnUpdateKeepsTheEdges) {
+  World world;
+  world.lend();
+  world.does("create-event p=0 id=9 how=2");
+  const auto capture = [&](int graph, bool waits, const std::string& end) {
+    world.does("begin-capture p=0 stream=4 id=" + std::to_string(graph));
+    for (int i = 0; i < 3; ++i) {
+      if (waits && i == 2) world.does("wait p=0 on=9 stream=4");
+      world.does("write p=0 on=1 bytes=64 stream=4 value=5");
+      if (waits && i == 0) world.does("record p=0 on=9 stream=4");
+    }
+    return "end-capture p=0 stream=4 on=" + std::to_string(graph) + end;
+  };
+  world.does(capture(6, true, ""));
+  world.does(capture(7, true, " from=6 how=1"));
+  EXPECT_EQ(world.refuses(capture(8, false, " from=6 how=1")), "other edges");
+}
+
 TEST(ExploreShadow, CudaFreeAsyncFreesMemoryOfCudaMalloc) {
   World world;
   world.lend();

@@ -769,7 +769,7 @@ bool Generator::update(int graph) {
   const bool straight =
       std::all_of(old.nodes.begin(), old.nodes.end(), [&](const Step& one) {
         return one.op == Op::kWrite && one.how == kLaunch && one.api == 0 &&
-               old.before[i] == (uint64_t{1} << i) - 1 && ++i != 0;
+               old.edges[i] == (uint64_t{1} << i) / 2 && ++i != 0;
       });
   if (!straight || views.empty()) return false;
   Step begin = by(old.process, old.thread);

@@ -150,11 +150,18 @@ struct Pool {
   bool freed_at_once = false;  ///< by cudaFree or cuMemFree
 };
 
+/// Where a captured stream is. A set of nodes is a number: its bit `i` is node
+/// `i`. A wait for an event adds to `next` also what is in `before` already:
+/// such an edge changes nothing, but the graph has it.
+struct Branch {
+  uint64_t before = 0;  ///< all nodes that the next node comes after
+  uint64_t next = 0;    ///< the nodes from which the next node has an edge
+};
 struct EventShared {
   int owner = 0;
   int how = 0;
   int captured = 0;           ///< the graph that has the last record
-  uint64_t after = 0;         ///< the nodes before that record, see Graph
+  Branch after;               ///< where that record was
   WorkPtr record;             ///< the last record
   std::vector<WorkPtr> uses;  ///< records and waits that may be unfinished
 };
@@ -188,13 +195,12 @@ struct Range {
   int64_t bytes = 0;
 };
 
-/// A set of nodes is a number: its bit `i` is node `i`.
 constexpr int kMostNodes = 60;
 struct Graph {
   int process = 0, thread = 0, stream = 0;
   std::vector<Step> nodes;
-  std::vector<uint64_t> before;      ///< of each node, all nodes before it
-  std::map<int, uint64_t> branches;  ///< captured stream -> nodes so far
+  std::vector<uint64_t> edges;     ///< of each node, the nodes it depends on
+  std::map<int, Branch> branches;  ///< of each captured stream
   bool ready = false;
   WorkPtr launched;
 };

@@ -544,9 +544,9 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
 bool Shadow::add_node(const Step& step, const Effect& effect) {
   Graph& graph = graphs.at(streams.at(step.stream).capture);
   if (graph.nodes.size() >= kMostNodes) return no("too many nodes");
-  uint64_t& mine = graph.branches.at(step.stream);
+  Branch& mine = graph.branches.at(step.stream);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if ((mine >> i & 1) != 0) continue;
+    if ((mine.before >> i & 1) != 0) continue;
     Effect other;
     if (!effect_of(graph.nodes[i], &other)) return false;
     const auto meet = [](const auto& all, const auto& others) {
@@ -561,8 +561,9 @@ bool Shadow::add_node(const Step& step, const Effect& effect) {
         meet(effect.reads, other.writes))
       return no("a race of two branches");
   }
-  graph.before.push_back(mine);
-  mine |= uint64_t{1} << graph.nodes.size();
+  graph.edges.push_back(mine.next);
+  mine.next = uint64_t{1} << graph.nodes.size();
+  mine.before |= mine.next;
   graph.nodes.push_back(step);
   return true;
 }
@@ -585,7 +586,8 @@ bool Shadow::branch_step(const Step& step, Event* event, Expected* expected) {
   }
   if (shared.captured != id) return no("its record is not in this capture");
   if (mine != graph.branches.end()) {
-    mine->second |= shared.after;
+    mine->second.before |= shared.after.before;
+    mine->second.next |= shared.after.next;
     return true;
   }
   Stream& stream = streams.at(step.stream);
@@ -595,10 +597,10 @@ bool Shadow::branch_step(const Step& step, Event* event, Expected* expected) {
   return true;
 }
 
-// An update keeps the calls and their order, and changes what kernels get.
+// An update keeps the nodes and their edges, and changes what kernels get.
 bool Shadow::update(const Step& step, Graph& updated) {
   const Graph& graph = graphs.at(step.on);
-  if (graph.before != updated.before) return no("another order of the nodes");
+  if (graph.edges != updated.edges) return no("other edges");
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Step &node = graph.nodes[i], &older = updated.nodes[i];
     const bool kernel =
@@ -624,7 +626,7 @@ bool Shadow::graph_step(const Step& step, Expected* expected) {
     graph.process = step.process;
     graph.thread = step.thread;
     graph.stream = step.stream;
-    graph.branches[step.stream] = 0;
+    graph.branches[step.stream] = {};
     stream->capture = process[step.process].capture = step.id;
     return true;
   }
@@ -638,7 +640,7 @@ bool Shadow::graph_step(const Step& step, Expected* expected) {
       return no("this is not captured here");
     if (graph.nodes.empty()) return no("an empty graph");
     const uint64_t all = (uint64_t{1} << graph.nodes.size()) - 1;
-    if (graph.branches.at(graph.stream) != all)
+    if (graph.branches.at(graph.stream).before != all)
       return no("a branch has not joined the first one");
     if (step.how == kUpdate) {
       const auto older = graphs.find(step.from);

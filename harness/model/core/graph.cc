@@ -432,9 +432,27 @@ CUresult graph_launch(CUgraphExec handle,
   return CUDA_SUCCESS;
 }
 
-// Nodes that stand at the same place must be of one type. What a launch has
-// queued already keeps its arguments.
-CUresult graph_update(CUgraphExec executable, CUgraph graph) {
+namespace {
+// The places of the nodes that each node depends on.
+std::vector<std::set<size_t>> edges(
+    const std::vector<CUgraphExec_st::Step>& steps) {
+  std::map<CUgraphNode, size_t> places;
+  for (size_t i = 0; i < steps.size(); ++i) places[steps[i].node] = i;
+  std::vector<std::set<size_t>> all;
+  for (const auto& step : steps) {
+    auto& after = all.emplace_back();
+    for (const CUgraphNode node : step.node->after)
+      after.insert(places.at(node));
+  }
+  return all;
+}
+}  // namespace
+
+// Nodes that stand at the same place must be of one type and depend on nodes at
+// the same places. What a launch has queued already keeps its arguments.
+CUresult graph_update(CUgraphExec executable, CUgraph graph,
+                      CUgraphExecUpdateResult* result) {
+  *result = CU_GRAPH_EXEC_UPDATE_ERROR;
   const std::shared_ptr<CUgraphExec_st> updated =
       executables().find(executable);
   if (updated == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -442,14 +460,20 @@ CUresult graph_update(CUgraphExec executable, CUgraph graph) {
   if (CUresult error = graph_instantiate(graph, 0, &made)) return error;
   const std::shared_ptr<CUgraphExec_st> fresh = executables().find(made);
   executables().remove(made);
-  const bool same = std::equal(
-      updated->steps.begin(), updated->steps.end(), fresh->steps.begin(),
-      fresh->steps.end(), [](const auto& one, const auto& other) {
-        return one.node->type == other.node->type &&
-               one.node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-               one.node->type != CU_GRAPH_NODE_TYPE_MEM_FREE;
-      });
-  if (!same) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  if (edges(updated->steps) != edges(fresh->steps)) {
+    *result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  }
+  for (size_t i = 0; i < fresh->steps.size(); ++i) {
+    const CUgraphNodeType type = fresh->steps[i].node->type;
+    const bool is_memory = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+                           type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+    if (type == updated->steps[i].node->type && !is_memory) continue;
+    *result = is_memory ? CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED
+                        : CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  }
+  *result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
   updated->graph = fresh->graph;
   updated->objects = std::move(fresh->objects);
   updated->steps = std::move(fresh->steps);

@@ -139,8 +139,10 @@ CUresult graph_change(CUgraphExec executable, CUgraphNode node,
 CUresult graph_launch(CUgraphExec executable,
                       const std::shared_ptr<Stream>& stream);
 /// Later launches do the work of this graph. Returns
-/// CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE if its nodes are of other types.
-CUresult graph_update(CUgraphExec executable, CUgraph graph);
+/// CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE if its nodes are of other types, or
+/// have other dependencies, also if these change no order; `result` says which.
+CUresult graph_update(CUgraphExec executable, CUgraph graph,
+                      CUgraphExecUpdateResult* result);
 CUresult graph_destroy(CUgraphExec executable);
 
 }  // namespace ipclab::model

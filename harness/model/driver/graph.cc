@@ -471,10 +471,8 @@ IPCLAB_DRIVER_API CUresult cuGraphExecUpdate(
     CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   if (CUresult error = enter()) return error;
   if (info == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = graph_update(executable, graph);
   *info = {};
-  if (error != CUDA_SUCCESS) info->result = CU_GRAPH_EXEC_UPDATE_ERROR;
-  return error;
+  return graph_update(executable, graph, &info->result);
 }
 
 IPCLAB_DRIVER_API CUresult cuGraphExecDestroy(CUgraphExec executable) {

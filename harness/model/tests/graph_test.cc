@@ -146,7 +146,20 @@ TEST(Graph, AnUpdateConcernsLaterLaunches) {
   EXPECT_EQ(info.result, cudaGraphExecUpdateSuccess);
   EXPECT_EQ(cudaGraphExecUpdate(executable, other.graph, &info),
             cudaErrorGraphExecUpdateFailure);
-  EXPECT_NE(info.result, cudaGraphExecUpdateSuccess);
+  EXPECT_EQ(info.result, cudaGraphExecUpdateErrorTopologyChanged);
+  Built line, shortcut;  // 1 → 2 → 3, and the same with 1 → 3
+  for (Built* built : {&line, &shortcut}) {
+    const CUgraphNode first = add_set(built->graph, {}, data, 5);
+    const CUgraphNode second = add_set(built->graph, {first}, data, 6);
+    const std::vector<CUgraphNode> both = {second, first};
+    add_set(built->graph, built == &line ? std::vector{second} : both, data, 7);
+  }
+  cudaGraphExec_t three = instantiate(line.graph);
+  EXPECT_EQ(cudaGraphExecUpdate(three, line.graph, &info), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecUpdate(three, shortcut.graph, &info),
+            cudaErrorGraphExecUpdateFailure);
+  EXPECT_EQ(info.result, cudaGraphExecUpdateErrorTopologyChanged);
+  EXPECT_EQ(cudaGraphExecDestroy(three), cudaSuccess);
   ASSERT_EQ(launch_once(executable), cudaSuccess);
   std::vector<int> seen(2 * kCount);
   EXPECT_EQ(cudaMemcpy(seen.data(), data, 2 * kCount * sizeof(int),

@@ -612,6 +612,25 @@ def test_what_needs_more_gpus_is_not_run_or_has_two_on_the_model(build: Build) -
     assert journal(build) == []
 
 
+def test_a_legal_answer_can_be_tried_with_all_tests_that_meet_it(model: Build) -> None:
+    model.faults({"name": "ok-other", "rows": ["LMEM-01"]}, {"name": "cudaFree.noop"})
+    model.conformance(FREE + "under('ok-other'); record()")
+    model.conformance(
+        FREE + "violates() if under('ok-other') else record()", "Suite.Two", "LMEM-02"
+    )
+    model.conformance(
+        "violates() if under('ok-other') else record()", "Suite.Three", "LMEM-02"
+    )
+    assert mutants(model, "--faults", "ok-other").returncode == 0
+    assert results(model) == {"ok-other": "passed"}
+    for arguments in (("--legal", "--results", "legal"), ("--resume", "legal")):
+        done = mutants(model, *arguments)
+        assert done.returncode == 1
+        assert results(model, "legal/mutants.json") == {"ok-other": "flagged"}
+        assert "flagged: ok-other: is wrong (LMEM-02: violates" in done.stdout
+    assert len(journal(model, "legal/faults.jsonl")) == 2
+
+
 # --- which faults ----------------------------------------------------------------
 
 
@@ -677,6 +696,7 @@ def test_the_shards_are_the_whole(model: Build) -> None:
         ),
         (("--shard", "3/2"), "3/2 is not K/N with K from 1 to N"),
         (("--operators", "--named"), "not allowed with"),
+        (("--named", "--legal"), "not allowed with"),
         (("--resume", "kills", "--named"), "leave out --named"),
         (("--resume", "gone"), "gone/faults.jsonl: No such file or directory"),
         (("--backend", "cuda"), "no GPU here: leave out --backend cuda"),

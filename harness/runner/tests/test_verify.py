@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from conftest import PROBE, Build
-from ipclab import fingerprint, manifest, reader
+from ipclab import explore, fingerprint, manifest, reader
 
 Document = dict[str, Any]
 Edit = Callable[[Document, list[Document]], None]
@@ -258,6 +258,20 @@ def document(**changes: Any) -> Edit:
     return change
 
 
+def searched(verdict: str, broken: str | None = None) -> Edit:
+    """A search with random programs that found something, and what the run says."""
+    failure = {
+        "verdict": verdict,
+        "row": "LMEM-01",
+        **dict.fromkeys(("operation", "check", "seen", "wanted"), "x"),
+    }
+    found: dict[str, Any] = {
+        **dict.fromkeys(("seed", "explorers", "seconds", "programs", "steps"), 1),
+        **{"pairs": {}, "known": [], "failures": [failure], "broken": broken},
+    }
+    return document(explored=found, problems=explore.problems(found))
+
+
 def record(name: str, number: int, **changes: Any) -> Edit:
     def change(_run: Document, records: list[Document]) -> None:
         of(records, name, number).update(changes)
@@ -348,6 +362,10 @@ def mutated(run: Document, records: list[Document]) -> None:
         (document(filtered=True), ["the run was filtered: a part of the suite only"]),
         (document(problems=["oh"]), ["the run itself reports: oh"]),
         (
+            searched("violates", broken="no oracle"),
+            ["the run itself reports: random programs: no oracle"],
+        ),
+        (
             document(counts={}),
             ["run.json: counts {}, the records give {'conforms': 3}"],
         ),
@@ -366,6 +384,11 @@ def test_each_rule_is_held_behind_the_digests(
     assert code == 1
     assert len(wrong) == len(says), wrong
     assert all(x.startswith(y) for x, y in zip(wrong, says, strict=True)), wrong
+
+
+def test_what_a_random_program_has_shown_again_is_a_result(handed_in: Build) -> None:
+    rewrite(handed_in.root / "out", searched("violates"), seal=True)
+    assert verify(handed_in) == (0, [])
 
 
 def test_a_record_of_another_machine(handed_in: Build) -> None:

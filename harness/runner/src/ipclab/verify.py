@@ -8,8 +8,9 @@ again, or submits the records of another day, the digests match. So they reveal
 accidents and careless edits, but they do not stop a forger. With --key a signature ties
 the results to the owner of this key (sign.py); it does not make them true.
 
-A verified run may have failed: a driver that violates a row is a result. But if the
-harness could not judge (broken), or if attempts disagree (flaky), there is no result.
+A verified run may have failed: a driver that violates a row is a result, also if a
+random program showed it and showed it again in new processes. But if the harness could
+not judge (broken), or if attempts disagree (flaky), there is no result.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -26,6 +27,7 @@ from rich.text import Text
 from ipclab import (
     ctest,
     deviations,
+    explore,
     fingerprint,
     fleet_node,
     manifest,
@@ -113,8 +115,16 @@ def problems(
         *_rows(document, found),
         *_machine(document, found),
         *_verdicts(document, found),
-        *(f"the run itself reports: {x}" for x in document["problems"]),
+        *_reported(document),
     ]
+
+
+def _reported(document: Document) -> Iterator[str]:
+    searched = document.get("explored")
+    results = explore.problems({**searched, "broken": None}) if searched else []
+    for problem in document["problems"]:
+        if problem not in results:
+            yield f"the run itself reports: {problem}"
 
 
 def _prefix(document: Document, found: list[Record]) -> str:

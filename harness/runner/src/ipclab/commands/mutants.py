@@ -51,6 +51,14 @@ def add(commands: Commands) -> None:
         const=faults.NAMED,
         help="only the other faults",
     )
+    only.add_argument(
+        "--legal",
+        dest="kind",
+        action="store_const",
+        const=faults.LEGAL,
+        help="only the other legal answers (ok-…), each with all tests that call its "
+        "function: no test may flag them",
+    )
     kill.add_argument(
         "--shard",
         metavar="K/N",

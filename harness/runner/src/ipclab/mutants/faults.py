@@ -26,6 +26,7 @@ OF_MODEL = Path("harness/model/choices.json")
 # Kinds of faults: a named one, a systematic one (an operator on a function), and one
 # inside the model.
 NAMED, OPERATOR, MODEL = "named", "operator", "hook"
+LEGAL = "legal"  # no kind of its own: the other legal answers (ok-…)
 # A lesson runs with the faults that faults.json lists for it (CENTRAL), or also with
 # all faults of the functions that it calls, without the operators (EVERY).
 CENTRAL, EVERY = "central", "all"

@@ -12,7 +12,15 @@ from ipclab import schedule
 from ipclab.ctest import Case
 from ipclab.errors import UsageError
 from ipclab.mutants import changed, faults, matrix, trials
-from ipclab.mutants.faults import CENTRAL, EVERY, MODEL, OPERATOR, Fault
+from ipclab.mutants.faults import (
+    CENTRAL,
+    EVERY,
+    LEGAL,
+    MODEL,
+    NAMED,
+    OPERATOR,
+    Fault,
+)
 from ipclab.mutants.journal import Journal
 from ipclab.mutants.trials import Baseline, Experience, Trial
 from ipclab.requirements import Row
@@ -26,6 +34,14 @@ PROOFS = 60
 MOST_OF_CHANGE = 200
 
 
+# What the choice of a kind leaves.
+ONLY = {
+    OPERATOR: "only the operators",
+    NAMED: "no operators",
+    LEGAL: "only the other legal answers",
+}
+
+
 @dataclass(frozen=True)
 class Request:
     """What a person requested."""
@@ -37,7 +53,9 @@ class Request:
     resume: bool = False  # continue in `results`
     names: tuple[str, ...] = ()  # empty: all
     functions: tuple[str, ...] = ()  # only faults of these functions; empty: all
-    kind: str | None = None  # OPERATOR: only operators; NAMED: no operators; None: all
+    # OPERATOR: only operators; NAMED: no operators; LEGAL: only other legal answers,
+    # with all tests that call their function; None: all
+    kind: str | None = None
     shard: tuple[int, int] | None = None  # only part K of N parts
     changed: str | None = None  # only what concerns a change since this revision
     sample: int | None = None  # and this many of the other faults, always the same ones
@@ -58,6 +76,12 @@ class Job:
     fault: Fault | None
     profile: str | None
     case: Case
+
+
+def _is_of(kind: str | None, fault: Fault) -> bool:
+    if kind == LEGAL:
+        return fault.allowed
+    return kind is None or (fault.kind == OPERATOR) == (kind == OPERATOR)
 
 
 def choose(
@@ -87,7 +111,7 @@ def choose(
         for x in there
         if (not request.names or x.name in request.names)
         and (not request.functions or x.function in request.functions)
-        and (request.kind is None or (x.kind == OPERATOR) == (request.kind == OPERATOR))
+        and _is_of(request.kind, x)
     ]
     why = []
     if request.names:
@@ -95,7 +119,7 @@ def choose(
     if request.functions:
         why.append(f"only those of {', '.join(request.functions)}")
     if request.kind:
-        why.append("only the operators" if request.kind == OPERATOR else "no operators")
+        why.append(ONLY[request.kind])
     if request.changed or request.sample:
         of_change, number = (
             changed.concerned(catalogue.source, request.changed, chosen, MOST_OF_CHANGE)
@@ -161,6 +185,7 @@ class Plan:
         self.journal = journal
         self.suite = str(journal.head["suite"])
         self.backend = str(journal.head["backend"])
+        self._legal = ONLY[LEGAL] in (journal.head["partial"] or "")
         sound = machines.of(None)
         self.rows: dict[str, Row] = sound.catalogue
         by_name = {x.name: x for x in catalogue.faults}
@@ -227,7 +252,7 @@ class Plan:
             for case in self.cases(profile):
                 if self.request.lessons == CENTRAL:
                     fits = self._central(fault, case)
-                elif fault.kind == OPERATOR or self.suite == LESSONS:
+                elif self._concerns_all(fault) or self.suite == LESSONS:
                     fits = case.gpus >= fault.gpus
                 else:
                     fits = case.requirement in fault.rows
@@ -266,7 +291,7 @@ class Plan:
                     )
                 )
             ]
-        if fault.kind == OPERATOR:
+        if self._concerns_all(fault):
             return trials.candidates(fault, cases, sound)
         return [
             case
@@ -276,6 +301,10 @@ class Plan:
             and (known := sound.get(case.name))
             and known.usable
         ]
+
+    def _concerns_all(self, fault: Fault) -> bool:
+        """Whether the fault runs with all tests that call its function."""
+        return fault.kind == OPERATOR or self._legal
 
     def _central(self, fault: Fault, case: Case) -> bool:
         return fault.name in self.catalogue.lessons.get(case.lesson or "", ())

@@ -143,7 +143,7 @@ def _name(function: str) -> re.Pattern[str]:
 def candidates(
     fault: Fault, cases: Iterable[Case], baseline: Mapping[str, Baseline]
 ) -> list[Case]:
-    """The tests that can notice an operator: those that reach its function."""
+    """The tests that reach the function of a fault."""
     return [
         case
         for case in cases
