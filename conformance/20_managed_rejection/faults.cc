@@ -190,11 +190,14 @@ bool is_import_on_host(void* address) {
 }
 
 FAULTS {
-  fault("ok-get-accepts-other-memory", {"MNGD-02", "MNGD-03", "MNGD-04"},
-        "the export of host memory, of a variable and of numbers succeeds and "
-        "names another allocation")
-      .on({kGetHandle},
-          [](Call& call) { return exported_all_the_same(call, true); });
+  fault("ok-get-accepts-other-memory", {"MNGD-03", "MNGD-04"},
+        "the export of host memory and of numbers succeeds and names another "
+        "allocation")
+      .on({kGetHandle}, [](Call& call) {
+        const Kind kind = kind_of(call.at<void*>(1));
+        return exported_all_the_same(
+            call, kind == Kind::kHost || kind == Kind::kPageable);
+      });
 
   fault("other-export-after-refusal-refused", {"MNGD-02", "MNGD-03", "MNGD-04"},
         "after a refused export the next one is refused, too")

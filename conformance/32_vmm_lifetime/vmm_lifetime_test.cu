@@ -466,11 +466,10 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     me.wait("given up");
     Chunk chunk = Chunk::import(descriptor);
     Sentinel<CUmemGenericAllocationHandle> none;
-    EXPECT_NE(
-        NOTED(DRIVER(cuMemImportFromShareableHandle)(
-            none.out(), by_value(descriptor.get()), CU_MEM_HANDLE_TYPE_WIN32)),
-        CUDA_SUCCESS)
-        << "a type of another system";
+    if (NOTED(DRIVER(cuMemImportFromShareableHandle)(
+            none.out(), by_value(descriptor.get()),
+            CU_MEM_HANDLE_TYPE_WIN32)) == CUDA_SUCCESS)
+      Chunk(none.result()).release();  // no sentence promises a refusal
     descriptor.close();
     say(me, kHeld[3]);
     const Reservation range(kWatched);  // stays: addresses hold no memory

@@ -122,7 +122,7 @@ FAULTS {
         return code;
       });
 
-  fault("ok-import-type-ignored", {"VMM-11"},
+  fault("ok-import-type-ignored", {"VMM-11", "VMM-30"},
         "a descriptor is imported as any handle type")
       .on({kImport}, [](Call& call) -> int {
         const int code = call.proceed();

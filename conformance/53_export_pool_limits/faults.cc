@@ -834,8 +834,8 @@ FAULTS {
           pending_allocation_taken<destroys>);
 
   fault("ok-exports-wait",
-        {"IMPL-03", "IMPL-14", "POOL-02", "POOL-03", "POOL-04", "POOL-09",
-         "POOL-23"},
+        {"IMPL-03", "IMPL-14", "LIFE-02", "POOL-02", "POOL-03", "POOL-04",
+         "POOL-09", "POOL-23"},
         "the export of a pool or of a pointer waits for all work of the "
         "context")
       .before({kExportPool, kExportPointer},

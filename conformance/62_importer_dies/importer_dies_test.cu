@@ -50,14 +50,18 @@ static void goes_on_after_the_importer(Role& me, const std::string& death) {
   Pool pool(shareable());
   AsyncBuffer pooled(pool, kBytes);
   pooled.fill(pattern("pool"));
+  // An export may wait for all work.
+  const Descriptor exported = pool.exported();
+  const PointerData pointer = pooled.exported();
+  const cudaIpcEventHandle_t handle = event.handle();
   const Stream stream;
   Latch until_death;
   until_death.hold(stream);
   EXPECT_SUCCESS(cudaEventRecord(event, stream));
   me.send("memory for one that " + death, memory);
-  me.send_descriptor("pool for one that " + death, pool.exported().get());
-  me.send("event for one that " + death, event.handle());
-  me.send("pointer for one that " + death, pooled.exported());
+  me.send_descriptor("pool for one that " + death, exported.get());
+  me.send("event for one that " + death, handle);
+  me.send("pointer for one that " + death, pointer);
   me.wait_for_end("importer that " + death);
 
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));

@@ -216,7 +216,9 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
       (!asynchronous && (target.sync_memops || source.sync_memops));
   if (must_wait) {
     if (stream->spoil_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    stream->run(work);
+    // A copy from pageable memory may return before its bytes have arrived
+    // ("API synchronization behavior").
+    stream->run(work, !source.pageable || !target.on_device);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }
   if (source.pageable || read_now) {

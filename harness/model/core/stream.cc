@@ -251,15 +251,19 @@ Ticket Stream::submit_free(Command command) {
   return {shared_from_this(), submitted_, done};
 }
 
-void Stream::run(const std::function<void()>& work) {
+void Stream::run(const std::function<void()>& work, bool promised) {
   Operation operation;
-  std::shared_ptr<race::Clock> done;
+  std::vector<std::shared_ptr<race::Clock>> done;
   uint64_t queued = 0;
   {
     const std::lock_guard order(context_->submit_mutex);
     operation = {work, predecessors(), false, {}, {}, {}};
     prepare_for_races(&operation);
-    done = operation.done;
+    if (promised) {
+      done.push_back(operation.done);
+    } else {
+      for (const Ticket& before : operation.after) done.push_back(before.done);
+    }
     const std::lock_guard lock(mutex_);
     ++submitted_;
     if (busy_ || !queue_.empty()) {
@@ -278,7 +282,8 @@ void Stream::run(const std::function<void()>& work) {
     ++completed_;
     changed_.notify_all();
   }
-  if (done != nullptr) race::host_goes_on_after(*done);
+  for (const auto& clock : done)
+    if (clock != nullptr) race::host_goes_on_after(*clock);
 }
 
 void Stream::wait(uint64_t number) {

@@ -132,8 +132,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// wait for all captured work of other streams.
   CUresult end_capture(CUgraph* graph);
   /// Gives work to the stream and waits for it; runs the work on this thread if
-  /// possible.
-  void run(const std::function<void()>& work);
+  /// possible. If races are looked for and `promised` is false, the host only
+  /// counts on the end of the work before it.
+  void run(const std::function<void()>& work, bool promised = true);
   /// True when all work given so far is done.
   bool idle();
   /// True when the work of that number is done.

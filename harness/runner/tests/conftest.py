@@ -332,6 +332,7 @@ class Build:
             "expected_unfired": [],
             "same_as_driver": [],
             "first": {},
+            "everywhere": [],
             "lessons": {},
             **decided,
         }

@@ -613,7 +613,12 @@ def test_what_needs_more_gpus_is_not_run_or_has_two_on_the_model(build: Build) -
 
 
 def test_a_legal_answer_can_be_tried_with_all_tests_that_meet_it(model: Build) -> None:
-    model.faults({"name": "ok-other", "rows": ["LMEM-01"]}, {"name": "cudaFree.noop"})
+    model.faults(
+        {"name": "ok-other", "rows": ["LMEM-01"]},
+        {"name": "ok-here", "rows": ["LMEM-01"]},
+        {"name": "cudaFree.noop"},
+        everywhere=["ok-other"],
+    )
     model.conformance(FREE + "under('ok-other'); record()")
     model.conformance(
         FREE + "violates() if under('ok-other') else record()", "Suite.Two", "LMEM-02"
@@ -740,7 +745,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
         ("{", "is not JSON"),
         (
             '{"equivalent": [{"fault": "x"}], "expected_unfired": [], '
-            '"same_as_driver": [], "first": {}, "lessons": {}}',
+            '"same_as_driver": [], "first": {}, "lessons": {}, "everywhere": []}',
             "faults.json.equivalent[0].why: is missing",
         ),
     ],

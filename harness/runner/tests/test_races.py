@@ -51,6 +51,7 @@ PROGRAMS = {
     "legacy_stream": STREAM,
     "copy": STREAM,
     "copy_of_old": STREAM,
+    "copy_of_pageable": STREAM,
     "copy_twice": STREAM,
     "kernel_after_copy": STREAM,
     "memset": STREAM,

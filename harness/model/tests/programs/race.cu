@@ -465,6 +465,11 @@ bool run_streams(const char* name, bool right) {
   } else if (is(name, "copy")) {
     CHECK(cudaMemcpyAsync(data, to, kBytes, cudaMemcpyDefault, first));
     read_all<<<1, kThreads, 0, right ? first : second>>>(data, to + kThreads);
+  } else if (is(name, "copy_of_pageable")) {  // returns before its end
+    const int values[kThreads] = {};
+    CHECK(cudaMemcpy(data, values, sizeof values, cudaMemcpyHostToDevice));
+    if (right) CHECK(cudaStreamSynchronize(nullptr));
+    read_all<<<1, kThreads, 0, first>>>(data, to);
   } else if (is(name, "copy_of_old")) {  // the copy reads, the kernel writes
     CHECK(cudaMemcpyAsync(to, data, kBytes, cudaMemcpyDefault, first));
     CHECK(cudaEventRecord(event, first));

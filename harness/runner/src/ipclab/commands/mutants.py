@@ -56,8 +56,8 @@ def add(commands: Commands) -> None:
         dest="kind",
         action="store_const",
         const=faults.LEGAL,
-        help="only the other legal answers (ok-…), each with all tests that call its "
-        "function: no test may flag them",
+        help="only legal answers (ok-…) that no test at all may flag (`everywhere` of "
+        "faults.json), each with all tests that call its function",
     )
     kill.add_argument(
         "--shard",

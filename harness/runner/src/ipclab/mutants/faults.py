@@ -26,7 +26,7 @@ OF_MODEL = Path("harness/model/choices.json")
 # Kinds of faults: a named one, a systematic one (an operator on a function), and one
 # inside the model.
 NAMED, OPERATOR, MODEL = "named", "operator", "hook"
-LEGAL = "legal"  # no kind of its own: the other legal answers (ok-…)
+LEGAL = "legal"  # no kind of its own: the legal answers (ok-…) of `everywhere`
 # A lesson runs with the faults that faults.json lists for it (CENTRAL), or also with
 # all faults of the functions that it calls, without the operators (EVERY).
 CENTRAL, EVERY = "central", "all"
@@ -79,6 +79,7 @@ _DECIDED: schema.Schema = {
         "same_as_driver": _SOMEWHERE,
         "first": {"type": "object", "additionalProperties": _TEXTS},
         "lessons": {"type": "object", "additionalProperties": _TEXTS},
+        "everywhere": _TEXTS,
     },
     "required": [
         "equivalent",
@@ -86,6 +87,7 @@ _DECIDED: schema.Schema = {
         "same_as_driver",
         "first",
         "lessons",
+        "everywhere",
     ],
     "additionalProperties": False,
 }
@@ -130,6 +132,7 @@ class Catalogue:
         str, tuple[str, ...]
     ]  # operator: rows that are most likely to notice it
     lessons: Mapping[str, tuple[str, ...]]  # lesson: faults that it must notice
+    everywhere: tuple[str, ...]  # legal answers that no test at all may flag
     problems: tuple[str, ...]  # where faults.json and the library's list disagree
 
 
@@ -171,6 +174,7 @@ def read(build: Path, source: Path | None = None) -> Catalogue:
         same=_somewhere(decided["same_as_driver"]),
         first={name: tuple(x) for name, x in decided["first"].items()},
         lessons={name: tuple(x) for name, x in decided["lessons"].items()},
+        everywhere=tuple(decided["everywhere"]),
         problems=(
             *(
                 f"{x.file}: {x.name} names no rows"
@@ -282,4 +286,5 @@ def _mentioned(decided: dict[str, Any]) -> Sequence[str]:
         *(x["fault"] for x in decided["expected_unfired"]),
         *(x["fault"] for x in decided["same_as_driver"]),
         *(name for names in decided["lessons"].values() for name in names),
+        *decided["everywhere"],
     ]

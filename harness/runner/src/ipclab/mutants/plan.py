@@ -38,7 +38,7 @@ MOST_OF_CHANGE = 200
 ONLY = {
     OPERATOR: "only the operators",
     NAMED: "no operators",
-    LEGAL: "only the other legal answers",
+    LEGAL: "only legal answers, with all tests that meet them",
 }
 
 
@@ -53,8 +53,8 @@ class Request:
     resume: bool = False  # continue in `results`
     names: tuple[str, ...] = ()  # empty: all
     functions: tuple[str, ...] = ()  # only faults of these functions; empty: all
-    # OPERATOR: only operators; NAMED: no operators; LEGAL: only other legal answers,
-    # with all tests that call their function; None: all
+    # OPERATOR: only operators; NAMED: no operators; LEGAL: only the legal answers of
+    # `everywhere`, with all tests that call their function; None: all
     kind: str | None = None
     shard: tuple[int, int] | None = None  # only part K of N parts
     changed: str | None = None  # only what concerns a change since this revision
@@ -76,12 +76,6 @@ class Job:
     fault: Fault | None
     profile: str | None
     case: Case
-
-
-def _is_of(kind: str | None, fault: Fault) -> bool:
-    if kind == LEGAL:
-        return fault.allowed
-    return kind is None or (fault.kind == OPERATOR) == (kind == OPERATOR)
 
 
 def choose(
@@ -111,7 +105,12 @@ def choose(
         for x in there
         if (not request.names or x.name in request.names)
         and (not request.functions or x.function in request.functions)
-        and _is_of(request.kind, x)
+        and (
+            x.name in catalogue.everywhere
+            if request.kind == LEGAL
+            else request.kind is None
+            or (x.kind == OPERATOR) == (request.kind == OPERATOR)
+        )
     ]
     why = []
     if request.names:
