@@ -62,7 +62,7 @@ def catalogue_of(
     reach.parent.mkdir(parents=True)
     entry = {"why": "out of reach: a test", "rows": ["FABR"], "faults": ["far"]}
     reach.write_text(json.dumps([entry]))
-    catalogue = faults.Catalogue(Path(), folder, known, {}, {}, {}, {}, {}, ())
+    catalogue = faults.Catalogue(Path(), folder, known, {}, {}, {}, {}, {}, (), ())
     monkeypatch.setattr(faults, "read", lambda build: catalogue)
 
 
