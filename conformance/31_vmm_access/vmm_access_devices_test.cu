@@ -41,6 +41,29 @@ static void expect_one_gpu_only_reads(Role& me, const Mapped& mapped,
   expect_fault(me, "store<<<>>> by GPU 1, which may only read");
 }
 
+// Copies of memory of GPU 0 with the pattern "by GPU 1" to memory of GPU 1,
+// which is current and has access to both; GPU 0 gets access on the way.
+static void expect_copies_to_gpu_1(Role& me, const Mapping& mapping) {
+  const size_t bytes = mapping.bytes();
+  const DeviceBuffer copy(bytes);
+  EXPECT_SUCCESS(
+      cudaMemcpy(copy.data, mapping.data, bytes, cudaMemcpyDeviceToDevice));
+  EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
+  // No sentence says what a copy does that names a GPU without access.
+  me.observe("a peer copy from GPU 0, which has no access to the mapping: " +
+             name_of(NOTED(cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0,
+                                               bytes, nullptr))));
+  cudaGetLastError();
+  EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
+  EXPECT_SUCCESS(set_access(mapping.address(), bytes, access_for(0)));
+  EXPECT_EQ(access_at(mapping.address(), 0), 3u);
+  EXPECT_EQ(access_at(mapping.address(), 1), 3u) << "given before";
+  CALL(cudaMemsetAsync(copy.data, 0, bytes, nullptr));
+  EXPECT_SUCCESS(
+      cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0, bytes, nullptr));
+  EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
+}
+
 TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
   covers("VMM-33");
   needs(gpus(2), vmm_fd, peer_access);
@@ -76,24 +99,7 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
       EXPECT_EQ(Chunk::create(bytes, chunk_of(device)).properties().location.id,
                 device);
     mapping.fill(pattern("by GPU 1"));
-    const DeviceBuffer copy(bytes);
-    // GPU 1 has access to both, so a copy that names no GPU works.
-    EXPECT_SUCCESS(
-        cudaMemcpy(copy.data, mapping.data, bytes, cudaMemcpyDeviceToDevice));
-    EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
-    // No sentence says what a copy does that names a GPU without access.
-    me.observe("a peer copy from GPU 0, which has no access to the mapping: " +
-               name_of(NOTED(cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0,
-                                                 bytes, nullptr))));
-    cudaGetLastError();
-    EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
-    EXPECT_SUCCESS(set_access(mapping.address(), bytes, access_for(0)));
-    EXPECT_EQ(access_at(mapping.address(), 0), 3u);
-    EXPECT_EQ(access_at(mapping.address(), 1), 3u) << "given before";
-    CALL(cudaMemsetAsync(copy.data, 0, bytes, nullptr));
-    EXPECT_SUCCESS(
-        cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0, bytes, nullptr));
-    EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
+    expect_copies_to_gpu_1(me, mapping);
     const Mapped both(chunk, bytes);
     const CUmemAccessDesc list[] = {access_for(0), access_for(1)};
     EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(both.address(), bytes, list, 2));

@@ -836,10 +836,8 @@ FAULTS {
   fault("ok-exports-wait",
         {"IMPL-03", "IMPL-14", "LIFE-02", "POOL-02", "POOL-03", "POOL-04",
          "POOL-09", "POOL-23"},
-        "the export of a pool or of a pointer waits for all work of the "
-        "context")
-      .before({kExportPool, kExportPointer},
-              [](Call&) { cudaDeviceSynchronize(); });
+        "the export of a pool waits for all work of the context")
+      .before({kExportPool}, [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace
