@@ -50,7 +50,7 @@ static void goes_on_after_the_importer(Role& me, const std::string& death) {
   Pool pool(shareable());
   AsyncBuffer pooled(pool, kBytes);
   pooled.fill(pattern("pool"));
-  // An export may wait for all work.
+  // The export of a pool or of an event may wait for all work.
   const Descriptor exported = pool.exported();
   const PointerData pointer = pooled.exported();
   const cudaIpcEventHandle_t handle = event.handle();

@@ -260,9 +260,10 @@ void Stream::run(const std::function<void()>& work, bool promised) {
     operation = {work, predecessors(), false, {}, {}, {}};
     prepare_for_races(&operation);
     if (promised) {
-      done.push_back(operation.done);
+      if (operation.done != nullptr) done.push_back(operation.done);
     } else {
-      for (const Ticket& before : operation.after) done.push_back(before.done);
+      for (const Ticket& before : operation.after)
+        if (before.done != nullptr) done.push_back(before.done);
     }
     const std::lock_guard lock(mutex_);
     ++submitted_;
@@ -282,8 +283,7 @@ void Stream::run(const std::function<void()>& work, bool promised) {
     ++completed_;
     changed_.notify_all();
   }
-  for (const auto& clock : done)
-    if (clock != nullptr) race::host_goes_on_after(*clock);
+  for (const auto& clock : done) race::host_goes_on_after(*clock);
 }
 
 void Stream::wait(uint64_t number) {

@@ -366,6 +366,10 @@ def mutated(run: Document, records: list[Document]) -> None:
             ["the run itself reports: random programs: no oracle"],
         ),
         (
+            searched("flaky (1 of 3)"),
+            ["the run itself reports: random programs: flaky (1 of 3) LMEM-01: x"],
+        ),
+        (
             document(counts={}),
             ["run.json: counts {}, the records give {'conforms': 3}"],
         ),
